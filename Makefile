@@ -1,0 +1,28 @@
+# Two commands: make vmtest, make check. Each does all of its set-up.
+VENV ?= .venv
+PY := $(VENV)/bin/python
+
+.PHONY: vmtest check bench mutants setup
+
+vmtest: setup
+	$(VENV)/bin/perpatch run $(ARGS)
+
+check: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(PY) -m pytest -q vm/tests
+
+bench: setup
+	$(PY) -m vm.bench
+
+# Every deliberate break in patches/mutants must turn red the cases that name it.
+mutants: setup
+	$(VENV)/bin/perpatch mutate $(ARGS)
+
+setup: $(VENV)/done
+	@sh vm/setup.sh tools
+
+$(VENV)/done: pyproject.toml vm/setup.sh
+	@sh vm/setup.sh venv $(VENV)
+	@touch $@

@@ -1,0 +1,1 @@
+"""The cases. They run inside the guest, as plain pytest."""

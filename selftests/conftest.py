@@ -1,0 +1,125 @@
+"""Marks, fixtures and the isolation of a case. Cases run inside the guest; the host imports this only to collect."""
+
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from selftests.lib import books, cgroup, link
+from selftests.lib.pressure import Pressure, TcpMem
+from selftests.lib.sock import Sockets
+
+MARKS = (
+    "introduced_by(series, patch): fails on every step before that patch and passes from it on",
+    "red_on(*ids): the mutants or released kernels that were seen to turn the case red",
+    "known_issue(kernels, symptom, fixed_by): fails on those kernels, and must",
+    "fresh: wants a resumed guest of its own",
+    "virtual_time: measures, so it runs where the guest clock counts instructions",
+    "timeout(seconds): deadline in QEMU's CPU seconds",
+)
+
+DEFERRED = pytest.StashKey[ExitStack]()
+LEDGER = pytest.StashKey[books.Ledger]()
+serial = itertools.count()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marks."""
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Close what the case opened and check the books as part of the case: a leak is its failure, not an error."""
+    try:
+        return (yield)
+    finally:
+        # An exception from here takes the place of the case's own, which pytest shows as its context. So a leak
+        # counts also on a step where the case is expected to fail.
+        if DEFERRED in item.stash:
+            item.stash[DEFERRED].close()
+            item.stash[LEDGER].check()
+
+
+@pytest.fixture(autouse=True)
+def undo_last(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
+    """What outlives the check of the books: the namespace, the cgroup, tcp_mem."""
+    with ExitStack() as undo:
+        yield undo
+
+
+@pytest.fixture(autouse=True)
+def tcp_mem(undo_last: ExitStack) -> TcpMem:
+    """net.ipv4.tcp_mem of the machine, restored after the case."""
+    return TcpMem(undo_last)  # before the new namespace, which has no such file
+
+
+@pytest.fixture(autouse=True)
+def own_cgroup(undo_last: ExitStack, tcp_mem: TcpMem) -> cgroup.Cgroup:
+    """The case's cgroup; the case runs and is charged in it, in a network namespace of its own."""
+    link.unshare(undo_last)
+    return cgroup.enter(undo_last, f"case-{next(serial)}")
+
+
+@pytest.fixture(autouse=True)
+def ledger(request: pytest.FixtureRequest, undo_last: ExitStack, own_cgroup: cgroup.Cgroup) -> books.Ledger:
+    """The books that are checked when the case ends."""
+    ledger = books.Ledger(undo_last, own_cgroup)
+    request.node.stash[LEDGER] = ledger
+    return ledger
+
+
+@pytest.fixture(autouse=True)
+def defer(request: pytest.FixtureRequest, ledger: books.Ledger) -> Iterator[ExitStack]:
+    """Undo, registered right after the doing: defer.callback(...). Runs before the books are checked."""
+    with ExitStack() as undo:
+        request.node.stash[DEFERRED] = undo
+        yield undo
+
+
+@pytest.fixture
+def sockets(defer: ExitStack) -> Sockets:
+    """Opens sockets that are closed when the case ends."""
+    return Sockets(defer)
+
+
+@pytest.fixture
+def pressure(
+    defer: ExitStack, sockets: Sockets, own_cgroup: cgroup.Cgroup, tcp_mem: TcpMem, ledger: books.Ledger
+) -> Pressure:
+    """Memory is held; pressure begins with on(), after the case has reserved."""
+    pressure = Pressure(sockets, own_cgroup, tcp_mem, ledger)
+    defer.callback(pressure.off)
+    return pressure
+
+
+@pytest.fixture
+def veth(defer: ExitStack) -> link.Veth:
+    """A veth pair whose far end is in a network namespace of its own."""
+    return link.Veth(defer)
+
+
+@pytest.fixture
+def sysctl(defer: ExitStack) -> Callable[[str, str], None]:
+    """sysctl("net.ipv4.tcp_wmem", "4096 16384 65536"), restored after the case."""
+
+    def write(name: str, value: str) -> None:
+        path = Path("/proc/sys", name.replace(".", "/"))
+        before = path.read_text()
+        path.write_text(value)
+        defer.callback(path.write_text, before)
+
+    return write
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str, float, str], None]:
+    """figure("goodput", 3450.1, "kbit/s") goes into the report beside the verdict."""
+
+    def record(name: str, value: float, unit: str) -> None:
+        record_property("figure", {"name": name, "value": value, "unit": unit})
+
+    return record

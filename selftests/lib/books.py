@@ -1,0 +1,101 @@
+"""What a case owes when it ends: no TCP page, no byte of its cgroup, no word from the kernel."""
+
+import os
+import re
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+from selftests.lib import sock
+from selftests.lib.cgroup import Cgroup
+
+SPLAT = re.compile(
+    r"WARNING:|BUG:|Oops|general protection|rcu.*stall|out of memory|too many orphaned|underflow|suspicious"
+)
+OUT_OF_MEMORY = re.compile(r"TCP: out of memory")
+KERN_ERR = 3
+
+
+class Leak(AssertionError):
+    """Memory is still charged after the case has closed everything."""
+
+
+class Splat(AssertionError):
+    """The kernel complained while the case ran."""
+
+
+def tcp_pages() -> int:
+    """Pages charged to TCP, machine-wide: `mem` of /proc/net/sockstat."""
+    for line in Path("/proc/thread-self/net/sockstat").read_text().splitlines():
+        if line.startswith("TCP:"):
+            return int(line.split()[-1])
+    raise RuntimeError("books: no TCP in /proc/net/sockstat")
+
+
+class Ledger:
+    """Opened when the case starts, checked after its sockets are closed."""
+
+    def __init__(self, undo: ExitStack, cgroup: Cgroup) -> None:
+        self._cgroup = cgroup
+        self._kmsg = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        undo.callback(os.close, self._kmsg)
+        os.lseek(self._kmsg, 0, os.SEEK_END)
+        self._pages = tcp_pages()
+        self.out_of_memory_expected = False
+
+    def check(self) -> None:
+        """Raise Splat or Leak if anything is left; waits up to 6 s of virtual time for the last timers."""
+        back = sock.eventually(lambda: tcp_pages() == self._pages) and self._memcg_is_back()
+        if splat := self.complaints():
+            raise Splat("\n".join(splat))
+        if not back:
+            raise Leak(f"{tcp_pages() - self._pages:+} TCP pages in /proc/net/sockstat, "
+                       f"{self._cgroup.sock()} bytes of sock in the cgroup's memory.stat")  # fmt: skip
+
+    def _memcg_is_back(self) -> bool:
+        settle()
+        return self._cgroup.sock() == 0 or sock.eventually(lambda: self._cgroup.sock() == 0)
+
+    def complaints(self) -> list[str]:
+        """Kernel messages since the case began that no healthy kernel prints."""
+        return [text for level, text in self._messages() if self._is_splat(level, text)]
+
+    def _is_splat(self, level: int, text: str) -> bool:
+        if self.out_of_memory_expected and OUT_OF_MEMORY.search(text):
+            return False
+        return level <= KERN_ERR or SPLAT.search(text) is not None
+
+    def _messages(self) -> list[tuple[int, str]]:
+        messages: list[tuple[int, str]] = []
+        while True:
+            try:
+                record = os.read(self._kmsg, 8192).decode(errors="replace")
+            except BlockingIOError:
+                return messages
+            except BrokenPipeError:  # overwritten before it was read; what follows is still there
+                continue
+            prefix, _, text = record.partition(";")
+            messages.append((int(prefix.split(",")[0]) & 7, text.splitlines()[0]))
+
+
+def settle() -> None:
+    """Make the caches of the counters give up what they hold back, on each CPU.
+
+    5.10 adds to memory.stat when more than 32 pages have piled up on a CPU, later kernels add to sockstat after
+    256. One uncharge of more than that makes either exact. It is done with plain data, not with a reservation,
+    so that it does not depend on what is under test.
+    """
+    cpus = os.sched_getaffinity(0)
+    with ExitStack() as undo:
+        undo.callback(os.sched_setaffinity, 0, cpus)
+        for cpu in cpus:
+            if len(cpus) > 1:
+                os.sched_setaffinity(0, {cpu})
+            with ExitStack() as closing:
+                sender, receiver = sock.Sockets(closing).pair(rcvbuf=2 << 20)
+                sender.setsockopt(socket.SOL_SOCKET, sock.SO_SNDBUFFORCE, 1 << 20)
+                sock.push(sender, 512 << 10)
+                # The last uncharge has to be the big one: the receiver's, or over a link with delay the sender's,
+                # as nothing has arrived yet.
+                sock.abort(sender)
+                sock.abort(receiver)

@@ -1,0 +1,1 @@
+"""SO_RESERVE_MEM, the socket option."""

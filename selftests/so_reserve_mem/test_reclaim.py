@@ -1,0 +1,111 @@
+"""The reservation is not reclaimed: whatever went through the socket, it is there again when the queues are empty."""
+
+import socket
+import time
+
+import pytest
+
+from selftests.lib import sock
+from selftests.lib.pressure import Pressure
+
+option = pytest.mark.introduced_by("so-reserve-mem", "option")
+SIZES = [64 << 10, 4 << 20]
+
+
+def spare(s: socket.socket) -> int:
+    """What is free or in use of what the socket has charged, in bytes."""
+    m = sock.meminfo(s)
+    return m.fwd_alloc + m.wmem_queued + m.rmem_alloc
+
+
+def end(s: socket.socket, peer: socket.socket) -> None:
+    """Let the peer finish: on a FIN the kernel reclaims what is not reserved."""
+    peer.shutdown(socket.SHUT_WR)
+    assert s.recv(1) == b""
+
+
+@option
+@pytest.mark.red_on("reclaim-eats-reservation")
+@pytest.mark.parametrize("size", SIZES)
+def test_after_traffic(sockets: sock.Sockets, size: int) -> None:
+    """After 1 MiB each way and the peer's FIN, forward_alloc has the whole reservation."""
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    sock.transfer(a, b, 1 << 20)
+    sock.transfer(b, a, 1 << 20)
+    end(a, b)
+    assert sock.eventually(lambda: sock.meminfo(a).wmem_queued == 0)
+    assert sock.meminfo(a).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("uncharge-eats-reservation")
+def test_uncharge_above_two_mib(sockets: sock.Sockets) -> None:
+    """The reclaim of 1 MiB that begins at 2 MiB of forward_alloc spares a reservation of 4 MiB."""
+    a, b = sockets.pair()
+    sock.reserve(a, 4 << 20)
+    sock.transfer(a, b, 64 << 10, chunk=4096)
+    assert sock.meminfo(a).fwd_alloc >= 4 << 20
+
+
+@option
+@pytest.mark.red_on("reclaim-eats-reservation")
+@pytest.mark.parametrize("size", SIZES)
+def test_under_pressure(sockets: sock.Sockets, pressure: Pressure, size: int) -> None:
+    """Under pressure, where every allocation reclaims first, the reservation stays."""
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    pressure.on()
+    for _ in range(8):
+        sock.transfer(a, b, 8192, chunk=1448)
+        sock.transfer(b, a, 8192, chunk=1448)
+        assert spare(a) >= size
+    time.sleep(1)  # the delayed ACK's timer reclaims too
+    assert sock.meminfo(a).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("reclaim-eats-reservation")
+def test_after_eagain(sockets: sock.Sockets, pressure: Pressure) -> None:
+    """A sender that ran into EAGAIN under pressure has its whole reservation again once it has drained."""
+    size = 1 << 20
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    pressure.on()
+    sent = sock.push(a)
+    assert spare(a) >= size
+    while sent:
+        sent -= sock.drain(b)
+        time.sleep(0.01)
+    end(a, b)
+    assert sock.meminfo(a).wmem_queued == 0
+    assert sock.meminfo(a).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("reclaim-eats-reservation", "6.1")
+def test_after_zerocopy(sockets: sock.Sockets) -> None:
+    """MSG_ZEROCOPY sends give back what they took (released kernels lose it for good)."""
+    size, chunk = 1 << 20, bytes(64 << 10)
+    a, b = sockets.pair()
+    a.setsockopt(socket.SOL_SOCKET, sock.SO_ZEROCOPY, 1)
+    sock.reserve(a, size)
+    for _ in range(16):
+        a.send(chunk, sock.MSG_ZEROCOPY)
+        sock.drain(b)
+    end(a, b)
+    assert sock.eventually(lambda: sock.meminfo(a).wmem_queued == 0)
+    assert sock.meminfo(a).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("no-forward-alloc")
+def test_receives_above_tcp_mem_max(sockets: sock.Sockets, pressure: Pressure) -> None:
+    """Above tcp_mem[2] both ends go on with what they have reserved, and nothing is dropped."""
+    a, b = sockets.pair()
+    for s in (a, b):
+        sock.reserve(s, 256 << 10)
+    pressure.on(above_max=True)
+    start = time.monotonic()
+    sock.transfer(a, b, 256 << 10, chunk=4096)
+    assert time.monotonic() - start < 0.2, "took a retransmission timeout"

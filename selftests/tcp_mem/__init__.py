@@ -1,0 +1,1 @@
+"""TCP memory accounting and pressure, without any option."""

@@ -1,0 +1,1 @@
+"""Host side of perpatch: one module a stage, from series to matrix."""

@@ -1,0 +1,85 @@
+"""The cases: what pytest collects under selftests/, as frozen dataclasses that no longer need pytest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vm.errors import Mistake
+from vm.series import Series
+
+if TYPE_CHECKING:
+    import pytest
+
+DEFAULT_TIMEOUT = 60.0  # QEMU CPU seconds
+
+
+@dataclass(frozen=True)
+class Case:
+    """One collected case.
+
+    says: the first sentence of its docstring. introduced_by: (series, patch id) or None for an invariant.
+    red_on: the breaks that were seen to turn it red. fresh: wants a resumed guest of its own.
+    virtual_time: measures, so needs a guest whose clock counts instructions. timeout: QEMU CPU seconds.
+    """
+
+    nodeid: str
+    says: str
+    introduced_by: tuple[str, str] | None = None
+    red_on: tuple[str, ...] = ()
+    fresh: bool = False
+    virtual_time: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+
+    @property
+    def module(self) -> str:
+        """The file that the case stands in."""
+        return self.nodeid.split("::")[0]
+
+
+def of_item(item: pytest.Item) -> Case:
+    """Read one pytest item; Mistake where a mark is not well-formed."""
+    doc = (getattr(getattr(item, "function", None), "__doc__", None) or "").strip().splitlines()
+    tied = item.get_closest_marker("introduced_by")
+    if tied and len(tied.args) != 2:
+        raise Mistake(
+            f'{item.nodeid}: introduced_by takes a series and a patch id: introduced_by("so-reserve-mem", "option")'
+        )
+    red_on = [word for mark in item.iter_markers("red_on") for word in mark.args]
+    timeout = item.get_closest_marker("timeout")
+    return Case(
+        nodeid=item.nodeid,
+        says=doc[0] if doc else "",
+        introduced_by=(str(tied.args[0]), str(tied.args[1])) if tied else None,
+        red_on=tuple(dict.fromkeys(red_on)),
+        fresh=item.get_closest_marker("fresh") is not None,
+        virtual_time=item.get_closest_marker("virtual_time") is not None,
+        timeout=float(timeout.args[0]) if timeout else DEFAULT_TIMEOUT,
+    )
+
+
+def applies(case: Case, series: Series) -> bool:
+    """Whether a case can be run on a series: it is an invariant, or tied to this very series.
+
+    Mistake where it names a patch that the series does not have.
+    """
+    if not case.introduced_by:
+        return True
+    name, patch = case.introduced_by
+    if name != series.name or not series.declared:
+        return False
+    series.step_of(patch)
+    return True
+
+
+def groups(cases: list[Case]) -> list[list[Case]]:
+    """Cases by the guest they share: each measured or `fresh` one alone, the others by file.
+
+    So a figure does not depend on which other cases are selected, and a case only on those of its own file.
+    """
+    shared: dict[str, list[Case]] = {}
+    for case in cases:
+        alone = case.fresh or case.virtual_time
+        shared.setdefault(case.nodeid if alone else case.module, []).append(case)
+    # The long ones first, so that the last guest to end is a short one.
+    return sorted(shared.values(), key=lambda group: not group[0].virtual_time)

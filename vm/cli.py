@@ -1,0 +1,247 @@
+"""The command perpatch: thin words over the stages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from vm import series
+from vm.errors import Infra, Mistake, StepFailed
+from vm.paths import REPO, cache
+from vm.plugin import DEFAULT_SERIES
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Apply a kernel series patch by patch, boot every step, run the cases in it, and say what each patch does.",
+)
+
+SeriesOption = Annotated[str, typer.Option("--series", help="name under patches/, directory of patches, or mbox")]
+StepsOption = Annotated[
+    list[str] | None, typer.Option("--step", help="base, a number, 2/3 or a patch's id; repeatable")
+]
+TreeOption = Annotated[str | None, typer.Option("--tree", help="a kernel git tree to apply the series on")]
+BaseOption = Annotated[str | None, typer.Option("--base", help="the revision of --tree (default: HEAD)")]
+TarballOption = Annotated[str | None, typer.Option("--tarball", help="a kernel source tarball, PATH#SHA256")]
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def run(
+    context: typer.Context,
+    series_word: SeriesOption = DEFAULT_SERIES,
+    step: StepsOption = None,
+    tree: TreeOption = None,
+    base: BaseOption = None,
+    tarball: TarballOption = None,
+    accel: Annotated[str, typer.Option(help="auto, kvm or tcg")] = "auto",
+    guest: Annotated[str, typer.Option(help="warm: our own root; vng: virtme-ng on this host's root")] = "warm",
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="guests at a time")] = os.cpu_count() or 1,
+    strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
+    results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
+) -> None:
+    """Run the cases on every step and print the matrix. Other arguments go to pytest (-k, -m, paths)."""
+    from vm import output
+    from vm.plugin import collect
+    from vm.progress import Progress
+    from vm.run import Options, Pipeline, prepare, steps_of
+
+    _choice("--accel", accel, ("auto", "kvm", "tcg"))
+    _choice("--guest", guest, ("warm", "vng"))
+    under_test = series.load(series_word)
+    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips)
+    steps = steps_of(under_test, step or [])
+    cases = collect(series_word, context.args)
+    filled = prepare(under_test, cases, steps, options)
+    into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-{under_test.name}"
+    _writable(into)
+    with Progress(filled, sys.stdout, strict_skips) as progress:
+        pipeline = Pipeline(filled, options, into, progress)
+        pipeline.fill()
+    output.write(filled, into)
+    progress.finish()
+    typer.echo(f"results: {into}")
+    raise typer.Exit(filled.exit_status())
+
+
+@app.command()
+def build(
+    series_word: SeriesOption = DEFAULT_SERIES,
+    step: StepsOption = None,
+    tree: TreeOption = None,
+    base: BaseOption = None,
+    tarball: TarballOption = None,
+) -> None:
+    """Build the steps of a series and print where each image is."""
+    from vm import arch, source
+    from vm.image import Builder
+    from vm.run import steps_of
+
+    under_test = series.load(series_word)
+    steps = steps_of(under_test, step or [])
+    found = source.find(under_test.base, tree, base, tarball, lambda text: typer.echo(text, err=True))
+    builder = Builder(found, under_test, arch.load(), cache() / "logs" / under_test.name)
+    failed = False
+    for k in steps:
+        try:
+            image = builder.image(k)
+        except StepFailed as e:
+            failed = True
+            typer.echo(f"{under_test.step_name(k)}: {e.verdict}: {e.reason}" + (f" (see {e.log})" if e.log else ""))
+        else:
+            typer.echo(f"{under_test.step_name(k)}: {image.kernel}")
+            for warning in image.new_warnings:
+                typer.echo(f"{under_test.step_name(k)}: new warning: {warning}")
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def shell(
+    series_word: SeriesOption = DEFAULT_SERIES,
+    step: Annotated[str | None, typer.Option(help="base, a number, 2/3 or a patch's id (default: the last)")] = None,
+    tree: TreeOption = None,
+    base: BaseOption = None,
+    tarball: TarballOption = None,
+    accel: Annotated[str, typer.Option(help="auto, kvm or tcg")] = "auto",
+    script: Annotated[str | None, typer.Option("--exec", help="run this instead of an interactive shell")] = None,
+) -> None:
+    """A shell in one step's kernel, on a copy-on-write view of this host's root (virtme-ng)."""
+    from vm import accel as acceleration
+    from vm import arch, root, source, vng
+    from vm.image import Builder
+
+    _choice("--accel", accel, ("auto", "kvm", "tcg"))
+    under_test = series.load(series_word)
+    k = under_test.step(step) if step else len(under_test.patches)
+    data = arch.load()
+    found = source.find(under_test.base, tree, base, tarball, lambda text: typer.echo(text, err=True))
+    image = Builder(found, under_test, data, cache() / "logs" / under_test.name).image(k)
+    chosen = acceleration.choose(accel, data, image.kernel, root.image())
+    typer.echo(f"{under_test.name} {under_test.step_name(k)} on {found.label}; {chosen.why}", err=True)
+    raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm", script))
+
+
+@app.command()
+def mutate(
+    ids: Annotated[list[str] | None, typer.Argument(help="mutants to try (default: all)")] = None,
+    series_word: SeriesOption = DEFAULT_SERIES,
+    tree: TreeOption = None,
+    base: BaseOption = None,
+    tarball: TarballOption = None,
+    results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-mutants)")] = None,
+) -> None:
+    """Build each deliberate fault and run the cases that name it in red_on: all of them must turn red."""
+    from vm import mutants
+    from vm.plugin import collect
+    from vm.run import Options
+
+    under_test = series.load(series_word)
+    known = {m.id: m for m in mutants.load(under_test)}
+    for word in ids or []:
+        if word not in known:
+            raise Mistake(f"mutant {word}: not known: one of {', '.join(known)}")
+    into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
+    _writable(into)
+    cases = collect(series_word, [])
+    chosen = [known[word] for word in ids] if ids else list(known.values())
+    good = mutants.campaign(under_test, chosen, cases, Options(tree, base, tarball), into, typer.echo)
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def doctor(series_word: SeriesOption = DEFAULT_SERIES) -> None:
+    """Say what this host has and lacks, with the exact mend for each."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vm.doctor import examine
+
+    findings = examine(series.load(series_word).base)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in ("", "what", "found", "mend"):
+        table.add_column(heading, overflow="fold")
+    for f in findings:
+        sign, style = {True: ("ok", "green"), False: ("MISSING", "bold red"), None: ("note", "yellow")}[f.good]
+        table.add_row(Text(sign, style=style), f.what, Text(f.found), Text("" if f.good else f.mend))
+    Console().print(table)
+    raise typer.Exit(3 if any(f.good is False for f in findings) else 0)
+
+
+@app.command("list")
+def list_(
+    series_word: Annotated[str | None, typer.Option("--series", help="only the cases of this series")] = None,
+) -> None:
+    """List the series and their patches, then every case with the patch that it belongs to."""
+    from vm.plugin import collect
+
+    names = [series_word] if series_word else series.known()
+    for name in names:
+        under_test = series.load(name)
+        typer.echo(f"{under_test.name}: {under_test.title}")
+        for k, patch in enumerate(under_test.patches, 1):
+            typer.echo(f"  {under_test.step_name(k)} {patch.id}: {patch.title}")
+        for case in collect(name, []):
+            tied = case.introduced_by[1] if case.introduced_by else "invariant"
+            typer.echo(f"  {case.nodeid.removeprefix('selftests/')} [{tied}] {case.says}")
+
+
+@app.command()
+def clean(
+    everything: Annotated[bool, typer.Option("--all", help="the sources too, which have to be fetched again")] = False,
+) -> None:
+    """Remove cached build directories, images, roots and states."""
+    for name in ("build", "images", "roots", "states", "accel", "logs", *(("sources",) if everything else ())):
+        where = cache() / name
+        if where.is_dir():
+            shutil.rmtree(where)
+            typer.echo(f"removed {where}")
+
+
+def _choice(option: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise Mistake(f"{option} {given}: not known: one of {', '.join(known)}")
+
+
+def _writable(into: Path) -> None:
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        probe = into / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise Mistake(f"--results {into}: cannot be written: {e.strerror}: give another directory") from None
+
+
+def main() -> NoReturn:
+    """Entry point: one line for each expected trouble, and the exit status that belongs to it."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        app(standalone_mode=False)
+        status = 0
+    except Mistake as e:
+        print(f"perpatch: {e}", file=sys.stderr)
+        status = 2
+    except (Infra, StepFailed) as e:
+        print(f"perpatch: {e}", file=sys.stderr)
+        status = 3
+    except typer.Exit as e:
+        status = e.exit_code
+    except subprocess.CalledProcessError as e:
+        print(f"perpatch: {e}", file=sys.stderr)
+        status = 3
+    except (KeyboardInterrupt, typer.Abort):
+        status = 130
+    except BrokenPipeError:
+        # Whoever read us has gone (head); nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

@@ -1,0 +1,118 @@
+"""Stage 4: a warm guest: booted once a kernel, its state saved, resumed for every group of cases."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import itertools
+import json
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vm import console
+from vm.arch import Arch
+from vm.cases import Case
+from vm.errors import Infra, StepFailed
+from vm.image import Image
+from vm.paths import REPO, SELFTESTS, cache, locked
+from vm.qemu import Machine, Qemu, QemuGone, version
+from vm.vng import Vng
+from vm.wire import BOOT_CPU, Deadline, Event, events
+
+
+def selftests_tar() -> str:
+    """selftests/ as the guest gets it: a tar in base64, compiled cases and file times included."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for path in sorted(SELFTESTS.rglob("*")):
+            if path.is_file() and (path.suffix in (".py", ".pyc", ".json", ".toml") or path.parent.name == "data"):
+                tar.add(path, arcname=str(path.relative_to(REPO)))
+    return base64.b64encode(data.getvalue()).decode()
+
+
+def state_key(line: list[str], image_key: str, root_key: str, qemu: str) -> str:
+    """The name of a saved state: image, root, QEMU's version, and the whole machine line."""
+    return hashlib.sha256(json.dumps([line, image_key, root_key, qemu]).encode()).hexdigest()[:24]
+
+
+class Warm:
+    """A kernel that can be resumed: the machine line and its saved state (made on first use)."""
+
+    def __init__(
+        self, machine: Machine, kernel: Path, image_key: str, root: Path, logs: Path, stopping: threading.Event
+    ) -> None:
+        self.machine, self.logs, self.stopping = machine, logs, stopping
+        self.line = machine.line(kernel, root)
+        key = state_key(self.line, image_key, root.stem, version(machine.arch.qemu))
+        self.state = cache() / "states" / f"{key}.state"
+        self._runs = itertools.count(1)  # next() is atomic: groups of a step share this object
+
+    def ensure(self) -> float:
+        """Boot and save the state where the cache lacks it; wall seconds that took. StepFailed (NO_BOOT) says why."""
+        if self.state.is_file():
+            return 0.0
+        began = time.monotonic()
+        with locked(self.state.with_suffix(".lock")):
+            if not self.state.is_file():
+                self._boot()
+        return time.monotonic() - began
+
+    def _boot(self) -> None:
+        log = self.logs / f"boot-{self.machine.accel}.console"
+        with (
+            tempfile.TemporaryDirectory(dir=self.state.parent) as scratch,
+            Qemu(self.line, log) as qemu,
+        ):
+            try:
+                qemu.connect()
+            except QemuGone as e:
+                raise Infra(f"qemu: {e}") from None
+            deadline = Deadline(qemu, BOOT_CPU)
+            for line in qemu.port.lines():
+                if self.stopping.is_set():
+                    raise Infra("the boot was stopped")
+                if line is None:
+                    why = deadline.over()
+                    if why:
+                        raise StepFailed("NO_BOOT", f"{why}: last words: {console.last(log)}", log)
+                elif b'"ready"' in line:
+                    break
+            else:
+                text = console.read(log)
+                raise StepFailed("NO_BOOT", console.death(text) or f"guest ended: {console.last(log)}", log)
+            half = Path(scratch) / "state"
+            try:
+                qemu.save(half)
+            except QemuGone as e:
+                raise Infra(f"{self.state.parent}: {e}") from None
+            half.rename(self.state)
+
+    def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
+        """Resume a guest and run cases in it; every event as it comes, the last is done, panic, hang, died or infra."""
+        log = self.logs / f"{self.machine.accel}-{next(self._runs)}.console"
+        with Qemu(self.line, log, self.state) as qemu:
+            try:
+                qemu.connect()
+                qemu.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
+            except (QemuGone, OSError) as e:
+                self.state.unlink(missing_ok=True)  # a state that cannot be resumed must not be met again
+                yield Event("infra", {"why": f"the saved guest did not resume: {e}"})
+                return
+            yield from events(qemu, cases, log, self.stopping)
+
+
+Guest = Warm | Vng
+
+
+def guest_for(
+    how: str, arch: Arch, kind: str, image: Image, root: Path, logs: Path, stopping: threading.Event
+) -> Guest:
+    """The guest that runs cases: how is warm (our own root) or vng (virtme-ng's); kind: icount or kvm."""
+    if how == "vng":
+        return Vng(arch, image.kernel, kind, logs, stopping)
+    return Warm(Machine(arch, kind), image.kernel, image.key, root, logs, stopping)

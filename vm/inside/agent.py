@@ -1,0 +1,89 @@
+"""Runs in the guest: a pytest session that is parked before it collects, until the host says what to run.
+
+The session is started, and one dummy case run, before the guest's state is saved. What a resumed guest has to do is
+then only to unpack selftests/, to collect and to run: a case answers in a second or two under emulation.
+
+The wire: JSON lines over a virtio-serial port of our own, never the console. Host to guest, one order:
+{"tar": base64 of selftests/, "nodeids": [...]}. Guest to host: see reporter.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vm.inside.reporter import Reporter, Wire, find_port
+
+WORK = "/run/perpatch"
+PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:junitxml", "-p", "no:pastebin", "-p", "no:debugging"]
+DUMMY = """
+import pytest
+@pytest.fixture
+def thing():
+    yield 1
+@pytest.mark.parametrize("n", [1, 2])
+def test_warm(thing, n, tmp_path, record_property):
+    record_property("n", n)
+    assert thing + n in {2, 3}
+def test_fails():
+    with pytest.raises(OSError):
+        raise OSError(92, "warm")
+    assert [1, 2] == [1, 3], "the explanation of a failed assert is slow the first time"
+"""
+
+
+class Parked:
+    """A pytest plugin that holds the session at the door of collection until the order is there."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection(self, session: pytest.Session) -> None:
+        """Say that we are ready, wait, then collect what the order names."""
+        self.wire.send({"ready": time.monotonic()})
+        order = self.wire.order()
+        unpack(order)
+        session.config.args[:] = [f"{WORK}/{n}" for n in order["nodeids"]]
+
+
+def unpack(order: dict[str, Any]) -> None:
+    """Lay selftests/ as the host sent it under WORK, times included (compiled cases are found by them)."""
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(order["tar"]))) as tar:
+        tar.extractall(WORK, filter="tar")
+
+
+def warm() -> None:
+    """Import what cases import, and run one dummy session, so that no case pays for it."""
+    import hypothesis  # noqa: F401
+    import scapy.all  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as tmp:
+        file = Path(tmp) / "test_warm.py"
+        file.write_text(DUMMY)
+        pytest.main([*PYTEST, f"--rootdir={tmp}", "-c", os.devnull, str(file)], plugins=[Reporter(Wire(os.devnull))])
+
+
+def main() -> int:
+    """Warm up, park, run one order."""
+    Path(WORK).mkdir(parents=True, exist_ok=True)
+    sys.path.insert(0, WORK)
+    if "--cold" not in sys.argv:
+        warm()
+    wire = Wire(find_port())
+    status = pytest.main([*PYTEST, f"--rootdir={WORK}", "-c", os.devnull, WORK], plugins=[Reporter(wire), Parked(wire)])
+    wire.send({"done": int(status)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

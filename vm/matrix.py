@@ -1,0 +1,166 @@
+"""Stage 6: the matrix (cases x steps), one verdict a cell; every output is a view of it (see output.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vm.cases import Case
+from vm.image import Image
+from vm.reports import Cell
+from vm.series import Series
+from vm.source import Source
+from vm.verdict import Verdict, red
+
+
+@dataclass
+class Step:
+    """What became of one step: its image, or the verdict that took its place and why."""
+
+    number: int
+    name: str
+    title: str
+    image: Image | None = None
+    verdict: Verdict | None = None
+    reason: str = ""
+    log: str = ""
+
+
+@dataclass
+class Run:
+    """Everything that a run found; written as it stands when the run is interrupted.
+
+    accel, accel_why: the accelerator of functional guests and why. versions: host tools. began: ISO 8601, UTC.
+    """
+
+    series: Series
+    source: Source | None
+    cases: list[Case]
+    steps: list[Step]
+    began: str
+    strict_skips: bool = False
+    accel: str = ""
+    accel_why: str = ""
+    guest: str = "warm"
+    versions: dict[str, str] = field(default_factory=dict)
+    cells: dict[tuple[str, int], Cell] = field(default_factory=dict)
+    seconds: float = 0.0
+    interrupted: bool = False
+    trouble: str = ""
+
+    def add(self, cell: Cell) -> None:
+        """Take a cell; the first verdict of a case on a step stands."""
+        self.cells.setdefault((cell.case, cell.step), cell)
+
+    def lose(self, step: Step, verdict: Verdict, reason: str, log: str = "") -> None:
+        """A step that has no guest: its cells that have not arrived get the step's verdict."""
+        step.verdict, step.reason, step.log = verdict, reason, log
+        for case in self.cases:
+            self.add(Cell(case.nodeid, step.number, verdict, reason, console=log))
+
+    def close(self) -> None:
+        """Name every cell that never arrived: nothing may be missing from the table."""
+        for step in self.steps:
+            for case in self.cases:
+                why = "interrupted" if self.interrupted else "no result arrived"
+                self.add(Cell(case.nodeid, step.number, Verdict.LOST, why))
+
+    def red_cells(self) -> list[Cell]:
+        """The cells that fail the run, in table order."""
+        order = [self.cells.get((c.nodeid, s.number)) for c in self.cases for s in self.steps]
+        return [cell for cell in order if cell and red(cell.verdict, self.strict_skips)]
+
+    def exit_status(self) -> int:
+        """0 all as expected, 1 some verdict red, 3 the host failed, 130 interrupted."""
+        if self.interrupted:
+            return 130
+        verdicts = {cell.verdict for cell in self.red_cells()} | {s.verdict for s in self.steps if s.verdict}
+        if self.trouble or verdicts & {Verdict.INFRA}:
+            return 3
+        return 1 if verdicts else 0
+
+    def counts(self) -> dict[str, int]:
+        """How many cells have which verdict, in the order of Verdict."""
+        have = [cell.verdict for cell in self.cells.values()]
+        return {str(v): have.count(v) for v in Verdict if v in have}
+
+    def warned(self) -> list[Step]:
+        """Steps that brought compiler warnings which the step before did not have."""
+        return [s for s in self.steps if s.image and s.image.new_warnings]
+
+    def as_json(self) -> dict[str, Any]:
+        """The run as docs/results.schema.json describes it."""
+        return {
+            "schema": 1,
+            "began": self.began,
+            "seconds": round(self.seconds, 1),
+            "exit_status": self.exit_status(),
+            "interrupted": self.interrupted,
+            "trouble": self.trouble,
+            "guest": self.guest,
+            "accelerator": {"name": self.accel, "why": self.accel_why},
+            "versions": self.versions,
+            "series": {
+                "name": self.series.name,
+                "title": self.series.title,
+                "cover_letter": self.series.cover_letter,
+                "patches": [{"id": p.id, "title": p.title} for p in self.series.patches],
+            },
+            "base": {"label": self.source.label, "commit": self.source.commit, "tree": self.source.tree}
+            if self.source
+            else None,
+            "steps": [_step(s) for s in self.steps],
+            "cases": [
+                {
+                    "id": c.nodeid,
+                    "says": c.says,
+                    "introduced_by": list(c.introduced_by) if c.introduced_by else None,
+                    "red_on": list(c.red_on),
+                }
+                for c in self.cases
+            ],
+            "cells": [
+                _json_cell(cell, self.strict_skips)
+                for c in self.cases
+                for s in self.steps
+                if (cell := self.cells.get((c.nodeid, s.number)))
+            ],
+        }
+
+
+def _step(step: Step) -> dict[str, Any]:
+    image = step.image
+    return {
+        "step": step.number,
+        "name": step.name,
+        "title": step.title,
+        "verdict": str(step.verdict) if step.verdict else None,
+        "reason": step.reason,
+        "log": step.log,
+        "kernel": {
+            "key": image.key,
+            "sha256": image.sha256,
+            "config_sha256": image.config_sha256,
+            "compiler": image.compiler,
+            "build_seconds": image.seconds,
+            "objects": image.objects,
+            "new_warnings": list(image.new_warnings),
+        }
+        if image
+        else None,
+    }
+
+
+def _json_cell(cell: Cell, strict: bool) -> dict[str, Any]:
+    return {
+        "case": cell.case,
+        "step": cell.step,
+        "verdict": str(cell.verdict),
+        "red": red(cell.verdict, strict),
+        "reason": cell.reason,
+        "seconds": cell.seconds,
+        "figures": list(cell.figures),
+        "text": cell.text,
+        "console": cell.console,
+        "kmsg": list(cell.kmsg),
+    }

@@ -1,0 +1,90 @@
+"""Kernels that are wrong on purpose: one small fault each on top of a series, and the cases that must see it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vm.cases import Case
+from vm.errors import Mistake
+from vm.matrix import Run
+from vm.paths import PATCHES
+from vm.run import Listener, Options, Pipeline, prepare
+from vm.series import Patch, Series
+from vm.verdict import Verdict, red
+
+MUTANTS = PATCHES / "mutants"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail."""
+
+    id: str
+    breaks: str
+    what: str
+    mail: bytes
+
+
+def load(series: Series) -> list[Mutant]:
+    """The mutants of a series, from patches/mutants/SERIES/mutants.toml; Mistake where something is amiss there."""
+    where = MUTANTS / series.name
+    file = where / "mutants.toml"
+    if not file.is_file():
+        raise Mistake(f"{series.name}: no mutants: {file} does not exist")
+    rows = tomllib.loads(file.read_text())["mutant"]
+    for row in rows:
+        series.step_of(row["breaks"])
+        if not (where / f"{row['id']}.patch").is_file():
+            raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
+    return [Mutant(r["id"], r["breaks"], r["what"], (where / f"{r['id']}.patch").read_bytes()) for r in rows]
+
+
+def with_fault(series: Series, mutant: Mutant) -> Series:
+    """The series with the fault as one more patch; it shares the series' build directory, so little is compiled."""
+    return replace(series, patches=(*series.patches, Patch(mutant.id, mutant.what, mutant.mail)))
+
+
+def try_one(series: Series, mutant: Mutant, cases: list[Case], options: Options, results: Path) -> Run:
+    """Run the cases that name a mutant on the kernel that has it."""
+    faulty = with_fault(series, mutant)
+    naming = [c for c in cases if mutant.id in c.red_on]
+    run = prepare(faulty, naming, [len(faulty.patches)], options)
+    Pipeline(run, options, results / mutant.id, Listener()).fill()
+    return run
+
+
+def judge(run: Run) -> tuple[bool, str]:
+    """Whether every case that names the mutant turned red by its own doing, and in one line what happened."""
+    step = run.steps[0]
+    if step.verdict:
+        return False, f"{step.verdict}: {step.reason}"
+    if not run.cases:
+        return False, "no case names it in red_on"
+    kills = (Verdict.FAIL, Verdict.SPLAT, Verdict.PANIC, Verdict.HANG)
+    alive = [c.case.split("::")[1] for c in run.cells.values() if c.verdict not in kills or not red(c.verdict)]
+    if alive:
+        return False, f"not red: {', '.join(sorted(alive))}"
+    return True, f"{len(run.cases)} of {len(run.cases)} cases red"
+
+
+def campaign(
+    series: Series, chosen: list[Mutant], cases: list[Case], options: Options, results: Path, say: Callable[[str], None]
+) -> bool:
+    """Try each mutant in turn, one line each; whether all were killed by all the cases that name them."""
+    known = {m.id for m in load(series)}
+    unknown = sorted({word for c in cases for word in c.red_on} - known)
+    if unknown:
+        raise Mistake(f"red_on names {', '.join(unknown)}: no such mutant of {series.name}")
+    good = True
+    for mutant in chosen:
+        run = try_one(series, mutant, cases, options, results)
+        if run.interrupted:
+            raise KeyboardInterrupt
+        killed, why = judge(run)
+        good &= killed
+        word = "killed" if killed else "ALIVE "
+        say(f"{word} {mutant.id} ({mutant.breaks}): {mutant.what}: {why} [{run.seconds:.0f} s]")
+    return good

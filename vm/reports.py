@@ -1,0 +1,155 @@
+"""Stage 5: from the events of one guest to cells, one a case. A result that did not arrive is never green."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vm import console
+from vm.cases import Case
+from vm.errors import StepFailed
+from vm.guest import Guest
+from vm.series import Series
+from vm.verdict import Outcome, Verdict, judge
+from vm.wire import Event
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case on one step.
+
+    seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them.
+    text: the failure as pytest prints it, or the console's end. reports: pytest's own serialised reports.
+    kmsg: what the kernel said meanwhile, "level,text" each.
+    """
+
+    case: str
+    step: int
+    verdict: Verdict
+    reason: str = ""
+    seconds: float = 0.0
+    figures: tuple[dict[str, Any], ...] = ()
+    text: str = ""
+    console: str = ""
+    kmsg: tuple[str, ...] = ()
+    reports: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+
+_ENDS = {"panic": Verdict.PANIC, "hang": Verdict.HANG, "died": Verdict.LOST, "infra": Verdict.INFRA}
+
+
+def run_group(warm: Guest, group: list[Case], tar: str, series: Series, step: int) -> Iterator[Cell]:
+    """Run a group of cases to its end, with as many guests as it takes: a dead one costs one case, not the rest."""
+    todo, fruitless = list(group), 0
+    while todo:
+        try:
+            warm.ensure()
+        except StepFailed as e:
+            for case in todo:
+                yield Cell(case.nodeid, step, Verdict(e.verdict), e.reason, console=str(e.log or ""))
+            return
+        left = yield from cells(warm.run(todo, tar), todo, series, step)
+        if warm.stopping.is_set():
+            return
+        fruitless = fruitless + 1 if len(left) == len(todo) else 0
+        if fruitless == 2:
+            for case in left:
+                yield Cell(case.nodeid, step, Verdict.INFRA, "two guests in a row ended before any case began")
+            return
+        todo = left
+
+
+def cells(events: Iterable[Event], todo: list[Case], series: Series, step: int) -> Generator[Cell, None, list[Case]]:
+    """Cells from one guest's events, and (returned) the cases that it left undone.
+
+    A guest that ends in the middle of a case gives that case the verdict; one that says it is done leaves none.
+    """
+    known, left = {c.nodeid: c for c in todo}, {c.nodeid: c for c in todo}
+    running: str | None = None
+    reports: list[dict[str, Any]] = []
+    errors: list[str] = []
+    for event in events:
+        data = event.data
+        if event.kind == "start":
+            running, reports = data["start"], []
+        elif event.kind == "report" and running:
+            reports.append(data["report"])
+        elif event.kind == "error":
+            errors.append(str(data["error"]))
+        elif event.kind == "end" and running in left:
+            yield _cell(left.pop(running), reports, data, series, step)
+            running = None
+        elif event.kind == "done":
+            why = errors[0] if errors else "the guest's pytest did not know this case"
+            for case in left.values():
+                yield Cell(case.nodeid, step, Verdict.ERROR, f"not collected in the guest: {_line(why)}", text=why)
+            return []
+        elif event.kind in _ENDS:
+            if running in left:
+                yield _dead(left.pop(running), event, step, reports)
+            return [c for c in known.values() if c.nodeid in left]
+    return [c for c in known.values() if c.nodeid in left]
+
+
+def _dead(case: Case, event: Event, step: int, reports: list[dict[str, Any]]) -> Cell:
+    log = str(event.data.get("console", ""))
+    text = console.tail(console.read(Path(log))) if log else ""
+    return Cell(case.nodeid, step, _ENDS[event.kind], event.data["why"], text=text, console=log, reports=tuple(reports))
+
+
+def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], series: Series, step: int) -> Cell:
+    got = outcome(reports, end["kmsg"])
+    verdict, reason = judge(got, case, series, step)
+    figures = [
+        value for r in reports if r["when"] == "call" for name, value in r["user_properties"] if name == "figure"
+    ]
+    text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
+    return Cell(
+        case=case.nodeid,
+        step=step,
+        verdict=verdict,
+        reason=reason,
+        seconds=end["seconds"],
+        figures=tuple(figures),
+        text=text,
+        kmsg=tuple(end["kmsg"]),
+        reports=tuple(reports),
+    )
+
+
+def outcome(reports: list[dict[str, Any]], kmsg: list[str]) -> Outcome:
+    """What setup, call and teardown come to. A failed teardown weighs more than a call that was expected to fail."""
+    bad = console.splats(kmsg)
+    failed = {r["when"]: r for r in reports if r["outcome"] == "failed"}
+    skipped = [r for r in reports if r["outcome"] == "skipped"]
+    for phase in ("setup", "teardown", "call"):
+        if phase in failed:
+            report = failed[phase]
+            short, _ = _message(report)
+            return Outcome("failed", phase, report.get("exc", ""), report.get("errno"), short, bad)
+    if skipped:
+        longrepr = skipped[0]["longrepr"]
+        why = longrepr[2] if isinstance(longrepr, (list, tuple)) else _line(str(longrepr))
+        return Outcome("skipped", skipped[0]["when"], text=str(why).removeprefix("Skipped: "), splats=bad)
+    if [r["when"] for r in reports] != ["setup", "call", "teardown"]:
+        return Outcome("failed", "setup", "", None, "its reports did not all arrive", bad)
+    return Outcome("passed", splats=bad)
+
+
+def _message(report: dict[str, Any]) -> tuple[str, str]:
+    """The failure of a serialised report: in one line, and in full."""
+    longrepr = report["longrepr"]
+    if isinstance(longrepr, dict):
+        crash = longrepr.get("reprcrash") or {}
+        entries = (longrepr.get("reprtraceback") or {}).get("reprentries", [])
+        lines = [line for e in entries for line in e.get("data", {}).get("lines", [])]
+        return _line(str(crash.get("message", ""))), "\n".join(lines)
+    errors = [line[2:] for line in str(longrepr).splitlines() if line.startswith("E ")]
+    return _line(errors[0] if errors else str(longrepr)), str(longrepr)
+
+
+def _line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0][:300] if lines else ""

@@ -1,0 +1,216 @@
+"""From a series to a matrix: builds step after step, and beside that boots and runs what is built already."""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vm import accel, arch, qemu, root, source
+from vm.cases import Case, groups
+from vm.errors import Infra, StepFailed
+from vm.guest import Guest, guest_for, selftests_tar
+from vm.image import Builder, Image
+from vm.matrix import Run, Step
+from vm.reports import Cell, run_group
+from vm.series import Series
+from vm.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng."""
+
+    tree: str | None = None
+    base: str | None = None
+    tarball: str | None = None
+    accel: str = "auto"
+    guest: str = "warm"
+    jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
+    strict_skips: bool = False
+
+
+class Listener:
+    """What wants to know how a run goes; the default wants to know nothing. Calls come from one thread at a time."""
+
+    def say(self, text: str) -> None:
+        """One line of news."""
+
+    def building(self, step: int, objects: int, what: str) -> None:
+        """An object of a step's kernel was compiled."""
+
+    def built(self, step: Step) -> None:
+        """A step has its image, or the verdict that took its place."""
+
+    def booted(self, step: int, kind: str, seconds: float) -> None:
+        """A warm state is there; 0 seconds: it was in the cache."""
+
+    def cell(self, cell: Cell) -> None:
+        """A verdict arrived."""
+
+
+def prepare(series: Series, cases: list[Case], steps: list[int], options: Options) -> Run:
+    """An empty Run for these steps."""
+    titles = ["base", *(p.title for p in series.patches)]
+    return Run(
+        series=series,
+        source=None,
+        cases=cases,
+        steps=[Step(k, series.step_name(k), titles[k]) for k in steps],
+        began=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        strict_skips=options.strict_skips,
+        guest=options.guest,
+    )
+
+
+class Pipeline:
+    """One run: fill() does everything and always leaves a closed Run; stop() ends it early from another thread."""
+
+    def __init__(self, run: Run, options: Options, results: Path, listener: Listener) -> None:
+        self.run, self.options, self.results = run, options, results
+        self.arch = arch.load()
+        self.listener = listener
+        self.stopping = threading.Event()
+        self.news: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.outstanding = 0
+        self.builder: Builder | None = None
+
+    def fill(self) -> None:
+        """Build, boot and run; Mistake for what the user has to mend, everything else ends as a verdict in the Run."""
+        began = time.monotonic()
+        try:
+            o = self.options
+            self.run.source = source.find(self.run.series.base, o.tree, o.base, o.tarball, self.listener.say)
+            self.run.versions = {
+                "qemu": qemu.version(self.arch.qemu),
+                "python": platform.python_version(),
+                "host": f"{platform.system()} {platform.release()} {platform.machine()}",
+            } | {name: v for name, v in root.distributions().items() if name in root.LIBRARIES}
+            self._work()
+        except Infra as e:
+            self.run.trouble = str(e)
+            for step in self.run.steps:
+                if not step.verdict:
+                    self.run.lose(step, Verdict.INFRA, str(e))
+        except KeyboardInterrupt:
+            self.run.interrupted = True
+        finally:
+            self.stop()
+            self.run.seconds = time.monotonic() - began
+            self.run.close()
+
+    def stop(self) -> None:
+        """Let no further guest or build begin, and end those that run."""
+        self.stopping.set()
+        if self.builder:
+            self.builder.stop()
+
+    def _work(self) -> None:
+        assert self.run.source
+        self.builder = Builder(self.run.source, self.run.series, self.arch, self.results)
+        self.tar = selftests_tar()
+        with ThreadPoolExecutor(1) as build, ThreadPoolExecutor(self.options.jobs) as self.pool:
+            try:
+                for step in self.run.steps:
+                    self._submit(build, self._build, step)
+                while self.outstanding:
+                    # A timeout, since a blocking get() without one cannot be interrupted on every platform.
+                    try:
+                        self.news.get(timeout=0.5)()
+                    except queue.Empty:
+                        pass
+            except BaseException:
+                self.stop()
+                raise
+
+    def _submit(self, pool: ThreadPoolExecutor, work: Callable[..., None], *args: Any) -> None:
+        """Run work in a pool; its end, good or bad, is news for the main thread, which alone touches the Run."""
+
+        def guarded() -> None:
+            bad: BaseException | None = None
+            try:
+                if not self.stopping.is_set():
+                    work(*args)
+            except BaseException as e:  # raised again in the main thread
+                bad = e
+            self.news.put(partial(self._ended, bad))
+
+        self.outstanding += 1
+        pool.submit(guarded)
+
+    def _ended(self, bad: BaseException | None) -> None:
+        self.outstanding -= 1
+        if bad is not None and not self.stopping.is_set():
+            raise bad
+
+    def _build(self, step: Step) -> None:
+        assert self.builder
+        told = [0.0]
+
+        def progress(objects: int, what: str) -> None:
+            if time.monotonic() - told[0] > 0.2:
+                told[0] = time.monotonic()
+                self.news.put(partial(self.listener.building, step.number, objects, what))
+
+        try:
+            image = self.builder.image(step.number, progress)
+        except StepFailed as e:
+            self.news.put(partial(self._no_image, step, e))
+        else:
+            self.news.put(partial(self._image, step, image))
+
+    def _no_image(self, step: Step, failed: StepFailed) -> None:
+        self.run.lose(step, Verdict(failed.verdict), failed.reason, str(failed.log or ""))
+        self.listener.built(step)
+
+    def _image(self, step: Step, image: Image) -> None:
+        step.image = image
+        self.listener.built(step)
+        if self.run.cases:
+            self._submit(self.pool, self._boot, step, image)
+
+    def _boot(self, step: Step, image: Image) -> None:
+        """Have the states that the step's groups need, then hand each group to the pool."""
+        root_image = root.image()
+        chosen = accel.choose(self.options.accel, self.arch, image.kernel, root_image)
+        self.news.put(partial(self._accelerated, chosen))
+        warms: dict[str, Guest] = {}
+        for group in groups(self.run.cases):
+            kind = "icount" if group[0].virtual_time else chosen.name
+            if kind not in warms:
+                logs = self.results / f"step-{step.number}"
+                warms[kind] = guest_for(self.options.guest, self.arch, kind, image, root_image, logs, self.stopping)
+                try:
+                    seconds = warms[kind].ensure()
+                except StepFailed as e:
+                    self.news.put(partial(self._no_image, step, e))
+                    return
+                self.news.put(partial(self.listener.booted, step.number, kind, seconds))
+            self.news.put(partial(self._submit, self.pool, self._group, warms[kind], group, step))
+
+    def _accelerated(self, chosen: accel.Accel) -> None:
+        if not self.run.accel:
+            self.run.accel, self.run.accel_why = chosen.name, chosen.why
+            self.listener.say(f"accelerator: {chosen.why}")
+
+    def _group(self, warm: Guest, group: list[Case], step: Step) -> None:
+        for cell in run_group(warm, group, self.tar, self.run.series, step.number):
+            self.news.put(partial(self._cell, cell))
+
+    def _cell(self, cell: Cell) -> None:
+        self.run.add(cell)
+        self.listener.cell(cell)
+
+
+def steps_of(series: Series, words: list[str]) -> list[int]:
+    """Steps as a user wrote them ("2", "base", "1/3", a patch's id), sorted; all of them where none is given."""
+    return sorted({series.step(w) for w in words}) if words else list(series.steps)

@@ -1,0 +1,47 @@
+"""The command as a user meets it: exit status and one clear line, no traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vm.paths import REPO
+
+
+def perpatch(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from vm.cli import main; main()", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["run", "--series", "nope"], "series nope: not found"),
+        (["run", "--step", "9"], "no step '9': its steps are base, 1 (option)"),
+        (["run", "--accel", "xen"], "--accel xen: not known: one of auto, kvm, tcg"),
+        (["run", "-k", "no_such_case_anywhere"], "no case is left"),
+        (["run", "--results", "/proc/nowhere"], "cannot be written"),
+        (["run", "--tree", "/nonexistent"], "not a git repository"),
+        (["build", "--base", "v5.10"], "needs the git tree that has it"),
+        (["list", "--series", "nope"], "series nope: not found"),
+    ],
+)
+def test_a_users_mistake_is_one_clear_line(args: list[str], says: str) -> None:
+    done = perpatch(*args)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_list_names_every_case_with_its_patch() -> None:
+    done = perpatch("list", "--series", "so-reserve-mem")
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if "::" in line]
+    assert rows
+    assert all("[option]" in r or "[sndbuf]" in r or "[rcv_ssthresh]" in r or "[invariant]" in r for r in rows)

@@ -1,0 +1,101 @@
+"""The host's pytest plugin with guests that are made up: what pytest shows for each verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from vm import plugin, single
+from vm.reports import Cell
+from vm.verdict import Verdict
+
+pytest_plugins = ["pytester"]
+
+CASES = """
+import pytest
+@pytest.mark.introduced_by("so-reserve-mem", "sndbuf")
+@pytest.mark.red_on("x")
+def test_a():
+    "A holds."
+def test_b():
+    "B holds."
+@pytest.mark.introduced_by("another-series", "x")
+def test_not_ours():
+    "Another's."
+"""
+MARKS = """
+def pytest_configure(config):
+    for mark in ("introduced_by", "red_on", "fresh", "virtual_time", "timeout"):
+        config.addinivalue_line("markers", mark)
+"""
+
+
+def report(when: str, outcome: str = "passed") -> dict[str, object]:
+    data: dict[str, object] = {"when": when, "outcome": outcome, "longrepr": "E  boom" if outcome == "failed" else None}
+    data |= {"nodeid": "selftests/test_x.py::test_a", "location": ("selftests/test_x.py", 1, "test_a"), "keywords": {}}
+    return data | {
+        "user_properties": [],
+        "sections": [],
+        "duration": 0.0,
+        "start": 0.0,
+        "stop": 0.0,
+        "$report_type": "TestReport",
+    }
+
+
+def shown(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, cells: list[Cell], *args: str
+) -> pytest.RunResult:
+    (pytester.path / "selftests").mkdir()
+    (pytester.path / "selftests/conftest.py").write_text(MARKS)
+    (pytester.path / "selftests/test_x.py").write_text(CASES)
+    monkeypatch.setattr(single, "cells_of_step", lambda *_: iter(cells))
+    return pytester.inline_run("selftests", *args, plugins=[plugin])
+
+
+A, B = "selftests/test_x.py::test_a", "selftests/test_x.py::test_b"
+GOOD = tuple(report(when) for when in ("setup", "call", "teardown"))
+BAD = (report("setup"), report("call", "failed"), report("teardown"))
+
+
+@pytest.mark.parametrize(
+    ("cell", "passed", "skipped", "failed"),
+    [
+        (Cell(A, 2, Verdict.PASS, reports=GOOD), 1, 0, 0),
+        (Cell(A, 1, Verdict.XFAIL, "assert", reports=BAD), 0, 1, 0),
+        (Cell(A, 0, Verdict.ABSENT, "not there", reports=BAD), 0, 1, 0),
+        (Cell(A, 2, Verdict.FAIL, "assert", reports=BAD), 0, 0, 1),
+        (Cell(A, 1, Verdict.XPASS, "early", reports=GOOD), 0, 0, 1),
+        (Cell(A, 2, Verdict.SPLAT, "WARNING", reports=GOOD, kmsg=("4,WARNING",)), 0, 0, 1),
+        (Cell(A, 2, Verdict.PANIC, "Oops"), 0, 0, 1),
+        (Cell(A, 2, Verdict.HANG, "stuck", reports=GOOD[:1]), 0, 0, 1),
+        (Cell(A, 2, Verdict.INFRA, "killed"), 0, 0, 1),
+    ],
+)
+def test_each_verdict_is_what_pytest_shows(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, cell: Cell, passed: int, skipped: int, failed: int
+) -> None:
+    result = shown(pytester, monkeypatch, [cell])
+    assert [len(x) for x in result.listoutcomes()] == [passed, skipped, failed]
+
+
+def test_x_stops_at_the_first_red_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [Cell(A, 2, Verdict.PANIC, "Oops"), Cell(B, 2, Verdict.PASS, reports=GOOD)]
+    result = shown(pytester, monkeypatch, cells, "-x")
+    assert [len(x) for x in result.listoutcomes()] == [0, 0, 1]
+    assert result.ret == 2 or result.ret == 1
+
+
+def test_cases_of_another_series_are_deselected(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = shown(pytester, monkeypatch, [], "--collect-only")
+    deselected = [call.items for call in result.getcalls("pytest_deselected")]
+    assert [[i.name for i in items] for items in deselected] == [["test_not_ours"]]
+
+
+def test_junit_survives_what_a_guest_says(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import xml.etree.ElementTree as ET
+
+    cell = Cell(A, 2, Verdict.PANIC, "Oops \x1b[31m\x00", text="\x07")
+    shown(pytester, monkeypatch, [cell], f"--junitxml={tmp_path}/j.xml")
+    assert ET.parse(tmp_path / "j.xml").getroot()[0].get("failures") == "1"

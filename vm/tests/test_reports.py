@@ -1,0 +1,82 @@
+"""Events of made-up guests, one for each way in which a guest can end."""
+
+from typing import Any
+
+from vm.cases import Case
+from vm.reports import Cell, cells, outcome
+from vm.series import Patch, Series
+from vm.verdict import Verdict
+from vm.wire import Event
+
+S = Series("s", "t", (Patch("one", "1", b""),), declared=True)
+A, B = Case("selftests/x.py::test_a", "a"), Case("selftests/x.py::test_b", "b")
+
+
+def report(when: str, how: str = "passed", **more: Any) -> dict[str, Any]:
+    return {"when": when, "outcome": how, "longrepr": None, "user_properties": [], **more}
+
+
+def passed(case: Case) -> list[Event]:
+    reports = [Event("report", {"report": report(when)}) for when in ("setup", "call", "teardown")]
+    start = Event("start", {"start": case.nodeid, "location": []})
+    return [start, *reports, Event("end", {"end": case.nodeid, "kmsg": [], "seconds": 0.5})]
+
+
+def drained(events: list[Event], todo: list[Case]) -> tuple[dict[str, Cell], list[Case]]:
+    got, flow = {}, cells(iter(events), todo, S, 1)
+    while True:
+        try:
+            cell = next(flow)
+        except StopIteration as end:
+            return got, end.value
+        got[cell.case] = cell
+
+
+def test_all_is_well() -> None:
+    got, left = drained([*passed(A), *passed(B), Event("done", {"done": 0})], [A, B])
+    assert [c.verdict for c in got.values()] == [Verdict.PASS, Verdict.PASS]
+    assert got[A.nodeid].seconds == 0.5
+    assert left == []
+
+
+def test_a_panic_costs_the_running_case_alone() -> None:
+    start = Event("start", {"start": B.nodeid, "location": []})
+    got, left = drained([*passed(A), start, Event("panic", {"why": "Oops"})], [A, B])
+    assert got[B.nodeid].verdict is Verdict.PANIC
+    assert got[A.nodeid].verdict is Verdict.PASS
+    assert left == []
+
+
+def test_a_guest_that_ends_between_cases_leaves_the_rest_undone() -> None:
+    got, left = drained([*passed(A), Event("died", {"why": "off"})], [A, B])
+    assert list(got) == [A.nodeid]
+    assert left == [B]
+
+
+def test_a_stream_that_just_stops_is_never_green() -> None:
+    start = Event("start", {"start": A.nodeid, "location": []})
+    got, left = drained([start, Event("report", {"report": report("setup")})], [A])
+    assert got == {}
+    assert left == [A]
+
+
+def test_a_case_that_the_guest_did_not_know_is_an_error() -> None:
+    got, left = drained([*passed(A), Event("done", {"done": 0})], [A, B])
+    assert got[B.nodeid].verdict is Verdict.ERROR
+    assert left == []
+
+
+def test_a_guest_that_cannot_collect_says_why() -> None:
+    events = [Event("error", {"error": "ImportError: no module x"}), Event("done", {"done": 2})]
+    got, _ = drained(events, [A])
+    assert "no module x" in got[A.nodeid].reason
+
+
+def test_an_end_without_all_three_reports_is_no_pass() -> None:
+    assert outcome([report("setup"), report("call")], []).outcome == "failed"
+    assert outcome([], []).outcome == "failed"
+
+
+def test_a_failed_teardown_weighs_more_than_an_expected_failure() -> None:
+    got = outcome([report("setup"), report("call", "failed"), report("teardown", "failed", exc="AssertionError")], [])
+    assert got.phase == "teardown"

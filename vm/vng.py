@@ -1,0 +1,155 @@
+"""virtme-ng's jobs: an interactive shell in a step's kernel, and the suite on the host's root as a cross-check."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from vm.arch import Arch
+from vm.cases import Case
+from vm.errors import Infra
+from vm.paths import REPO
+from vm.qemu import MEMORY_MIB, Port
+from vm.wire import Event, events
+
+
+def program() -> str:
+    """The vng of this very environment, else the one on PATH; Infra where there is none."""
+    beside = Path(sys.executable).parent / "vng"
+    found = str(beside) if beside.is_file() else shutil.which("vng")
+    if not found:
+        raise Infra("vng: not installed: run 'make setup' (python package virtme-ng)")
+    return found
+
+
+def command(kernel: Path, kvm: bool, *more: str) -> list[str]:
+    """vng's line for a kernel. 9p, since virtiofsd is not packaged everywhere and the guest's config has both."""
+    line = [program(), "--run", str(kernel), "--force-9p", "--cpus", "1", "--memory", f"{MEMORY_MIB}M"]
+    return [*line, *([] if kvm else ["--disable-kvm"]), *more]
+
+
+def shell(kernel: Path, kvm: bool, script: str | None = None) -> int:
+    """A shell in the guest on a copy-on-write view of the host's root, or one script; vng's exit status."""
+    more = ["--exec", script] if script else []
+    return subprocess.run(command(kernel, kvm, *more), check=False).returncode
+
+
+class Vng:
+    """A guest under virtme-ng on the host's root: the same interface as guest.Warm, booted anew for every group."""
+
+    def __init__(self, arch: Arch, kernel: Path, kind: str, logs: Path, stopping: threading.Event) -> None:
+        self.arch, self.kernel, self.kind = arch, kernel, kind
+        self.logs, self.stopping = logs, stopping
+        self._runs = 0
+
+    def ensure(self) -> float:
+        """Nothing to keep between guests: 0 seconds."""
+        return 0.0
+
+    def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
+        """Boot a guest and run cases in it; see wire.events()."""
+        self._runs += 1
+        log = self.logs / f"vng-{self.kind}-{self._runs}.console"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with _Guest(self, log) as guest:
+            try:
+                guest.accept()
+                guest.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
+            except OSError:
+                yield Event("infra", {"why": f"vng did not start a guest: {guest.ended()}"})
+                return
+            yield from events(guest, cases, log, self.stopping)
+
+
+class _Guest:
+    """One running vng; QEMU connects to a socket of ours, since vng passes no file descriptors on."""
+
+    port: Port
+
+    def __init__(self, vng: Vng, log: Path) -> None:
+        self.log = log
+        self.scratch = tempfile.TemporaryDirectory(prefix="perpatch-")
+        path = Path(self.scratch.name) / "port"
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(str(path))
+        self.server.listen(1)
+        options = f"-chardev socket,id=perpatch,path={path} -device virtio-serial-pci"
+        options += " -device virtserialport,chardev=perpatch,name=perpatch.0"
+        if vng.kind == "icount":
+            options += f" -icount shift={vng.arch.icount_shift},sleep=off"
+        inside = f"cd / && PYTHONPATH={shlex.quote(str(REPO))} PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 "
+        inside += f"{shlex.quote(sys.executable)} -m vm.inside.agent"
+        # The agent warms up there as well: measured cases must find everything imported and read.
+        line = command(vng.kernel, vng.kind == "kvm", "--qemu-opts", options, "--append", vng.arch.append)
+        # script(1): vng wants a terminal where udev is absent, and its console ends up in a file this way.
+        self.process = subprocess.Popen(
+            ["script", "-qfec", shlex.join([*line, "--exec", inside]), str(log)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> _Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        import psutil
+
+        try:
+            tree = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            tree = []
+        self.process.kill()
+        for process in tree:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                pass
+        self.process.wait()
+        psutil.wait_procs(tree, timeout=5)
+        self.server.close()
+        if hasattr(self, "port"):
+            self.port.socket.close()
+        self.scratch.cleanup()
+
+    def accept(self) -> None:
+        """Wait for QEMU to connect; OSError where vng ends before."""
+        self.server.settimeout(0.5)
+        while True:
+            try:
+                line, _ = self.server.accept()
+            except TimeoutError:
+                if self.process.poll() is not None:
+                    raise OSError("vng ended") from None
+                continue
+            self.port = Port(line)
+            return
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds of everything below vng."""
+        import psutil
+
+        total = 0.0
+        try:
+            for process in psutil.Process(self.process.pid).children(recursive=True):
+                times = process.cpu_times()
+                total += times.user + times.system
+        except psutil.NoSuchProcess:
+            pass
+        return total
+
+    def dump(self) -> None:
+        """Nothing: QEMU's monitor is vng's own here; the console has what there is."""
+
+    def ended(self) -> str:
+        """vng's exit status proves nothing (it is 255 for a panic and for more): only a signal counts as trouble."""
+        status = self.process.wait()
+        return "" if status in (0, 255) else f"status {status}: see {self.log}"

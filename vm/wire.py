@@ -1,0 +1,125 @@
+"""What comes out of a guest: its JSON lines as events, its deadline, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from vm import console
+from vm.cases import Case
+from vm.qemu import Port, QemuGone
+
+BOOT_CPU = 120.0  # QEMU CPU seconds for boot, imports and the dummy session (12-18 s were measured under TCG)
+WALL_CEILING = 20.0  # a deadline of n CPU seconds is also one of 20 n wall seconds, for a guest that sits idle
+
+
+class Alive(Protocol):
+    """What a running guest must answer, whoever launched it."""
+
+    port: Port
+
+    def cpu_seconds(self) -> float:
+        """CPU seconds that its QEMU has used."""
+
+    def dump(self) -> None:
+        """Make a stuck kernel show on the console where it is; raises QemuGone where that is not possible."""
+
+    def ended(self) -> str:
+        """Wait for the end of QEMU; "" where it left by itself with status 0, else status and last words."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that arrived from a guest, or the news that nothing more will.
+
+    kind: collected, start, report, end, error, done; or the guest's end: panic, hang, died, infra.
+    data: the message as the guest sent it (see vm/inside/reporter.py); for an end: {"why": one line}.
+    """
+
+    kind: str
+    data: dict[str, Any]
+
+
+class Deadline:
+    """A budget of QEMU CPU seconds with a wall-clock ceiling."""
+
+    def __init__(self, guest: Alive, cpu: float) -> None:
+        self.guest, self.cpu = guest, cpu
+        self.start()
+
+    def start(self, cpu: float | None = None) -> None:
+        """Begin anew, with another budget where one is given."""
+        self.cpu = cpu or self.cpu
+        self._cpu0, self._wall0 = self.guest.cpu_seconds(), time.monotonic()
+
+    def over(self) -> str | None:
+        """Why the time is up, or None."""
+        used, waited = self.guest.cpu_seconds() - self._cpu0, time.monotonic() - self._wall0
+        if used > self.cpu:
+            return f"no end after {self.cpu:.0f} s of QEMU's CPU time"
+        if waited > self.cpu * WALL_CEILING:
+            return f"no end after {waited:.0f} s, of which QEMU used {used:.1f} s of CPU: idle for ever, or starved"
+        return None
+
+
+_KINDS = ("collected", "start", "report", "end", "error", "done")
+
+
+def events(guest: Alive, cases: list[Case], log: Path, stopping: threading.Event) -> Iterator[Event]:
+    """Every event of a guest that has its order; the last is done, panic, hang, died or infra (none when stopping)."""
+    budget = {c.nodeid: c.timeout for c in cases}
+    deadline, expected = Deadline(guest, BOOT_CPU), -1
+    for line in guest.port.lines():
+        if stopping.is_set():
+            return
+        why = deadline.over()
+        if why:
+            _dump(guest)
+            yield Event("hang", {"why": why, "console": str(log)})
+            return
+        if line is None:
+            continue
+        message = _parse(line)
+        if message is None or (expected >= 0 and message["n"] != expected):
+            why = f"not line {max(expected, 0)} of ours on the port, but {line[:80]!r}"
+            yield Event("died", {"why": why, "console": str(log)})
+            return
+        expected = message["n"] + 1
+        kind = next((k for k in _KINDS if k in message), "other")
+        if kind == "start":
+            deadline.start(budget.get(message["start"]))
+        yield Event(kind, message)
+        if kind == "done":
+            return
+    yield _end(guest, log)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and isinstance(message.get("n"), int) else None
+
+
+def _end(guest: Alive, log: Path) -> Event:
+    """The port was closed before the guest was done: did the kernel die, the guest leave, or somebody kill QEMU?"""
+    bad = guest.ended()
+    why = console.death(console.read(log))
+    if why:
+        return Event("panic", {"why": why, "console": str(log)})
+    if bad:
+        return Event("infra", {"why": f"qemu ended with {bad}"})
+    return Event("died", {"why": f"the guest switched itself off: {console.last(log)}", "console": str(log)})
+
+
+def _dump(guest: Alive) -> None:
+    try:
+        guest.dump()
+    except QemuGone:  # the dump is a courtesy; that the guest hangs is what is reported
+        pass
