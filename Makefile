@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: vmtest check bench mutants setup
+.PHONY: vmtest check guestcheck bench mutants setup
 
 vmtest: setup
 	$(VENV)/bin/perpatch run $(ARGS)
@@ -11,7 +11,12 @@ check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q vm/tests
+	$(PY) -m pytest -q vm/tests -m "not guest"
+
+# What needs real guests: dying ones, the shell, Ctrl-C; then one step under virtme-ng's root, which must agree.
+guestcheck: setup
+	$(PY) -m pytest -q vm/tests/guest
+	$(VENV)/bin/perpatch run --guest vng --step 3 $(ARGS)
 
 bench: setup
 	$(PY) -m vm.bench

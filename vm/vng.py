@@ -60,7 +60,7 @@ class Vng:
         log.parent.mkdir(parents=True, exist_ok=True)
         with _Guest(self, log) as guest:
             try:
-                guest.accept()
+                guest.accept(self.stopping)
                 guest.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
             except OSError:
                 yield Event("infra", {"why": f"vng did not start a guest: {guest.ended()}"})
@@ -120,14 +120,14 @@ class _Guest:
             self.port.socket.close()
         self.scratch.cleanup()
 
-    def accept(self) -> None:
-        """Wait for QEMU to connect; OSError where vng ends before."""
+    def accept(self, stopping: threading.Event) -> None:
+        """Wait for QEMU to connect; OSError where vng ends before, or the run does."""
         self.server.settimeout(0.5)
         while True:
             try:
                 line, _ = self.server.accept()
             except TimeoutError:
-                if self.process.poll() is not None:
+                if self.process.poll() is not None or stopping.is_set():
                     raise OSError("vng ended") from None
                 continue
             self.port = Port(line)

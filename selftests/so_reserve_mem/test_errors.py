@@ -71,7 +71,7 @@ def test_charges_the_creator(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge")
+@pytest.mark.red_on("drop-memcg-charge", "oom-kill")
 def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """Above memory.max a reservation fails with ENOMEM, kills nobody and leaves nothing charged."""
     s = sockets.open()
@@ -85,7 +85,7 @@ def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-global-charge")
+@pytest.mark.red_on("ignore-tcp-mem", "enomem-keeps-charge")
 def test_tcp_mem_pressure_edge(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     """A reservation may fill TCP up to tcp_mem[1]; one page more is ENOMEM and puts nobody under pressure."""
     s = sockets.open()
@@ -101,7 +101,7 @@ def test_tcp_mem_pressure_edge(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_me
 
 
 @option
-@pytest.mark.red_on("drop-global-charge")
+@pytest.mark.red_on("ignore-tcp-mem")
 def test_failed_increase_keeps_the_rest(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
     """An increase that fails leaves the reservation as it was."""
     s = sockets.open()

@@ -30,7 +30,7 @@ def push_and_drain(sender: socket.socket, receiver: socket.socket, rounds: int =
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-floor")
+@pytest.mark.red_on("drop-sndbuf-raise")
 def test_grows_to_the_reservation(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Between tcp_mem[1] and [2] a sender with 1 MiB reserved gets a sndbuf of most of it, not 46080 for ever."""
     a, b = sockets.pair()
@@ -40,7 +40,7 @@ def test_grows_to_the_reservation(sockets: sock.Sockets, pressure: Pressure) -> 
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-floor")
+@pytest.mark.red_on("drop-sndbuf-raise", "sndbuf-above-wmem-max")
 def test_stays_within_tcp_wmem(sockets: sock.Sockets, pressure: Pressure) -> None:
     """A reservation of 16 MiB lifts sndbuf as far as tcp_wmem[2] and no further."""
     a, b = sockets.pair()
@@ -60,6 +60,16 @@ def test_never_smaller_than_without(sockets: sock.Sockets, pressure: Pressure) -
     pressure.on()
     smallest = [min(push_and_drain(*ends)) for ends in (plain, reserving)]
     assert smallest[1] >= min(smallest[0], grown[1])
+
+
+@option
+@pytest.mark.red_on("sndbuf-without-pressure")
+def test_no_effect_without_pressure(sockets: sock.Sockets) -> None:
+    """Without pressure sndbuf grows as it does without a reservation, also with 16 MiB reserved."""
+    plain, reserving = sockets.pair(), sockets.pair()
+    sock.reserve(reserving[0], 16 << 20)
+    grown = [max(push_and_drain(*ends, rounds=3)) for ends in (plain, reserving)]
+    assert grown[1] <= 2 * grown[0]
 
 
 @option

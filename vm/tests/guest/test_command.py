@@ -1,0 +1,86 @@
+"""The command against real guests: the interactive shell, an mbox, Ctrl-C."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import psutil
+import pytest
+
+from vm.paths import PATCHES, REPO
+
+pytestmark = pytest.mark.guest
+PERPATCH = [sys.executable, "-c", "from vm.cli import main; main()"]
+
+
+def test_shell_is_a_shell_in_that_kernel() -> None:
+    line = [*PERPATCH[1:], "shell", "--step", "2", "--accel", "tcg"]
+    child = pexpect.spawn(sys.executable, line, cwd=str(REPO), timeout=120, encoding="utf-8", codec_errors="replace")
+    child.expect("so-reserve-mem 2/3 on v5.10")
+    child.sendline("echo kernel=$(uname -r) sum=$((40+2))")
+    child.expect(r"kernel=5\.10\.\d+\S* sum=42")
+    child.sendline("exit")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def run_in(tmp_path: Path, *args: str) -> tuple[subprocess.CompletedProcess[str], dict[str, object]]:
+    done = subprocess.run(
+        [*PERPATCH, "run", "--accel", "tcg", "--results", str(tmp_path), *args],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    return done, json.loads((tmp_path / "results.json").read_text())
+
+
+def test_an_mbox_runs_the_invariants_on_every_step_of_it(tmp_path: Path) -> None:
+    mbox = tmp_path / "v1.mbox"
+    patches = sorted((PATCHES / "so-reserve-mem").glob("*.patch"))
+    # The same bytes as in patches/, so the images come from the cache: an mbox line, then the mail.
+    mbox.write_bytes(
+        b"\n".join(b"From x Mon Sep 17 00:00:00 2001\n" + p.read_bytes().split(b"\n", 1)[1] for p in patches[:1])
+    )
+    tree = next(
+        (Path(os.environ.get("PERPATCH_CACHE") or Path.home() / ".cache/perpatch") / "sources").glob(
+            "linux-source-5.10_*"
+        )
+    )
+    done, results = run_in(tmp_path / "r", "--series", str(mbox), "--tree", str(tree), "--step", "base", "-k", "charge")
+    assert done.returncode == 0, done.stdout + done.stderr
+    cells = results["cells"]
+    assert isinstance(cells, list)
+    assert cells and {c["verdict"] for c in cells} == {"PASS"}
+
+
+def test_ctrl_c_keeps_what_had_arrived_and_leaves_nothing_running(tmp_path: Path) -> None:
+    child = subprocess.Popen(
+        [*PERPATCH, "run", "--accel", "tcg", "--results", str(tmp_path), "-j", "1"],
+        cwd=REPO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+    tree = psutil.Process(child.pid)
+    began = time.monotonic()
+    while not any("qemu" in p.name() for p in tree.children(recursive=True)):
+        assert child.poll() is None and time.monotonic() < began + 300
+        time.sleep(0.1)
+    time.sleep(3)
+    below = tree.children(recursive=True)
+    child.send_signal(signal.SIGINT)
+    out, _ = child.communicate(timeout=60)
+    assert child.returncode == 130, out
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert alive == []
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["interrupted"] is True
+    assert {c["verdict"] for c in results["cells"]} & {"LOST"}
