@@ -73,13 +73,13 @@ def applies(case: Case, series: Series) -> bool:
 
 
 def groups(cases: list[Case]) -> list[list[Case]]:
-    """Cases by the guest they share: each measured or `fresh` one alone, the others by file.
+    """Cases by the guest they share: each `fresh` one alone, measured ones by file, the others by directory.
 
-    So a figure does not depend on which other cases are selected, and a case only on those of its own file.
+    A guest costs more than most cases do, so few of them; those that measure get one in which nothing else has run.
     """
     shared: dict[str, list[Case]] = {}
     for case in cases:
-        alone = case.fresh or case.virtual_time
-        shared.setdefault(case.nodeid if alone else case.module, []).append(case)
+        name = case.nodeid if case.fresh else case.module if case.virtual_time else case.module.rpartition("/")[0]
+        shared.setdefault(name, []).append(case)
     # The long ones first, so that the last guest to end is a short one.
-    return sorted(shared.values(), key=lambda group: not group[0].virtual_time)
+    return sorted(shared.values(), key=len, reverse=True)
