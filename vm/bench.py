@@ -43,7 +43,7 @@ def timed(command: list[str], environment: dict[str, str] | None = None) -> floa
 def vng_exec_true(kernel: Path) -> float:
     """A plain boot of the same kernel: what virtme-ng alone costs."""
     line = subprocess.list2cmdline([*vng.command(kernel, kvm=False), "--exec", "true"])
-    return timed(["script", "-qfec", line, "/dev/null"])
+    return timed(["script", "-qfec", line, "/dev/null"], vng.environment())
 
 
 def row(what: str, seconds: list[float], beside: float | None = None) -> None:

@@ -111,7 +111,6 @@ def shell(
     base: BaseOption = None,
     tarball: TarballOption = None,
     accel: Annotated[str, typer.Option(help="auto, kvm or tcg")] = "auto",
-    script: Annotated[str | None, typer.Option("--exec", help="run this instead of an interactive shell")] = None,
 ) -> None:
     """A shell in one step's kernel, on a copy-on-write view of this host's root (virtme-ng)."""
     from vm import accel as acceleration
@@ -126,7 +125,7 @@ def shell(
     image = Builder(found, under_test, data, cache() / "logs" / under_test.name).image(k)
     chosen = acceleration.choose(accel, data, image.kernel, root.image())
     typer.echo(f"{under_test.name} {under_test.step_name(k)} on {found.label}; {chosen.why}", err=True)
-    raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm", script))
+    raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm"))
 
 
 @app.command()
@@ -225,16 +224,15 @@ def main() -> NoReturn:
     """Entry point: one line for each expected trouble, and the exit status that belongs to it."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
-        app(standalone_mode=False)
-        status = 0
+        # Outside of standalone mode the status of typer.Exit is what the call returns.
+        returned = app(standalone_mode=False)
+        status = returned if isinstance(returned, int) else 0
     except Mistake as e:
         print(f"perpatch: {e}", file=sys.stderr)
         status = 2
     except (Infra, StepFailed) as e:
         print(f"perpatch: {e}", file=sys.stderr)
         status = 3
-    except typer.Exit as e:
-        status = e.exit_code
     except subprocess.CalledProcessError as e:
         print(f"perpatch: {e}", file=sys.stderr)
         status = 3

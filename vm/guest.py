@@ -96,14 +96,20 @@ class Warm:
         """Resume a guest and run cases in it; every event as it comes, the last is done, panic, hang, died or infra."""
         log = self.logs / f"{self.machine.accel}-{next(self._runs)}.console"
         with Qemu(self.line, log, self.state) as qemu:
+            resumed = False
             try:
+                if not self.state.is_file():
+                    raise QemuGone("its state is gone")  # QEMU itself would wait for it for ever
                 qemu.connect()
                 qemu.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
+                for event in events(qemu, cases, log, self.stopping):
+                    resumed |= event.kind not in ("infra", "died")
+                    yield event
             except (QemuGone, OSError) as e:
-                self.state.unlink(missing_ok=True)  # a state that cannot be resumed must not be met again
                 yield Event("infra", {"why": f"the saved guest did not resume: {e}"})
-                return
-            yield from events(qemu, cases, log, self.stopping)
+            finally:  # whoever reads the events may stop at the one that ends the guest
+                if not resumed and not self.stopping.is_set():
+                    self.state.unlink(missing_ok=True)  # a state that does not resume must not be met again
 
 
 Guest = Warm | Vng

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from vm import output
 from vm.cases import Case
 from vm.errors import Mistake
 from vm.matrix import Run
 from vm.paths import PATCHES
+from vm.reports import Cell
 from vm.run import Listener, Options, Pipeline, prepare
 from vm.series import Patch, Series
-from vm.verdict import Verdict, red
+from vm.verdict import Verdict
 
 MUTANTS = PATCHES / "mutants"
 _RELEASED = re.compile(r"\d+\.\d+")  # red_on may name a released kernel as well ("6.1")
@@ -55,6 +57,7 @@ def try_one(series: Series, mutant: Mutant, cases: list[Case], options: Options,
     naming = [c for c in cases if mutant.id in c.red_on]
     run = prepare(faulty, naming, [len(faulty.patches)], options)
     Pipeline(run, options, results / mutant.id, Listener()).fill()
+    output.write(run, results / mutant.id)
     return run
 
 
@@ -65,11 +68,16 @@ def judge(run: Run) -> tuple[bool, str]:
         return False, f"{step.verdict}: {step.reason}"
     if not run.cases:
         return False, "no case names it in red_on"
-    kills = (Verdict.FAIL, Verdict.SPLAT, Verdict.PANIC, Verdict.HANG)
-    alive = [c.case.split("::")[1] for c in run.cells.values() if c.verdict not in kills or not red(c.verdict)]
+    alive = [f"{c.case.split('::')[1]} {c.verdict}" for c in run.cells.values() if not _kill(c)]
     if alive:
         return False, f"not red: {', '.join(sorted(alive))}"
     return True, f"{len(run.cases)} of {len(run.cases)} cases red"
+
+
+def _kill(cell: Cell) -> bool:
+    """Red by the fault's own doing: a guest that left in the middle of the case counts, trouble of ours does not."""
+    died = cell.verdict is Verdict.LOST and cell.console != ""
+    return died or cell.verdict in (Verdict.FAIL, Verdict.SPLAT, Verdict.PANIC, Verdict.HANG)
 
 
 def campaign(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import socket
@@ -17,7 +18,7 @@ from vm.cases import Case
 from vm.errors import Infra
 from vm.paths import REPO
 from vm.qemu import MEMORY_MIB, Port
-from vm.wire import Event, events
+from vm.wire import BOOT_CPU, Event, events
 
 
 def program() -> str:
@@ -29,16 +30,20 @@ def program() -> str:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Our environment with vng's own directory first on PATH: vng calls its helpers (virtme-run) by name."""
+    return os.environ | {"PATH": f"{Path(program()).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+
+
 def command(kernel: Path, kvm: bool, *more: str) -> list[str]:
     """vng's line for a kernel. 9p, since virtiofsd is not packaged everywhere and the guest's config has both."""
     line = [program(), "--run", str(kernel), "--force-9p", "--cpus", "1", "--memory", f"{MEMORY_MIB}M"]
     return [*line, *([] if kvm else ["--disable-kvm"]), *more]
 
 
-def shell(kernel: Path, kvm: bool, script: str | None = None) -> int:
-    """A shell in the guest on a copy-on-write view of the host's root, or one script; vng's exit status."""
-    more = ["--exec", script] if script else []
-    return subprocess.run(command(kernel, kvm, *more), check=False).returncode
+def shell(kernel: Path, kvm: bool) -> int:
+    """An interactive shell in the guest on a copy-on-write view of the host's root; vng's exit status."""
+    return subprocess.run(command(kernel, kvm), env=environment(), check=False).returncode
 
 
 class Vng:
@@ -65,7 +70,7 @@ class Vng:
             except OSError:
                 yield Event("infra", {"why": f"vng did not start a guest: {guest.ended()}"})
                 return
-            yield from events(guest, cases, log, self.stopping)
+            yield from events(guest, cases, log, self.stopping, BOOT_CPU)
 
 
 class _Guest:
@@ -91,6 +96,7 @@ class _Guest:
         # script(1): vng wants a terminal where udev is absent, and its console ends up in a file this way.
         self.process = subprocess.Popen(
             ["script", "-qfec", shlex.join([*line, "--exec", inside]), str(log)],
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from vm.cases import Case
 from vm.qemu import Port, QemuGone
 
 BOOT_CPU = 120.0  # QEMU CPU seconds for boot, imports and the dummy session (12-18 s were measured under TCG)
+RESUME_CPU = 15.0  # to resume and collect (1.1 s was measured)
 WALL_CEILING = 20.0  # a deadline of n CPU seconds is also one of 20 n wall seconds, for a guest that sits idle
 
 
@@ -70,10 +71,15 @@ class Deadline:
 _KINDS = ("collected", "start", "report", "end", "error", "done")
 
 
-def events(guest: Alive, cases: list[Case], log: Path, stopping: threading.Event) -> Iterator[Event]:
-    """Every event of a guest that has its order; the last is done, panic, hang, died or infra (none when stopping)."""
+def events(
+    guest: Alive, cases: list[Case], log: Path, stopping: threading.Event, allowed: float = RESUME_CPU
+) -> Iterator[Event]:
+    """Every event of a guest that has its order; the last is done, panic, hang, died or infra (none when stopping).
+
+    allowed: QEMU CPU seconds until the first case begins.
+    """
     budget = {c.nodeid: c.timeout for c in cases}
-    deadline, expected = Deadline(guest, BOOT_CPU), -1
+    deadline, expected = Deadline(guest, allowed), -1
     for line in guest.port.lines():
         if stopping.is_set():
             return

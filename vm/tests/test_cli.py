@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vm import git
 from vm.paths import REPO
 
 
@@ -45,3 +46,20 @@ def test_list_names_every_case_with_its_patch() -> None:
     rows = [line for line in done.stdout.splitlines() if "::" in line]
     assert rows
     assert all("[option]" in r or "[sndbuf]" in r or "[rcv_ssthresh]" in r or "[invariant]" in r for r in rows)
+
+
+def test_a_red_run_exits_with_1_and_says_where_the_patch_does_not_apply(tmp_path: Path) -> None:
+    tree, bad = tmp_path / "tree", tmp_path / "bad"
+    for directory in (tree, bad):
+        directory.mkdir()
+    git.run(tree, "init", "--quiet")
+    (tree / "Makefile").write_text("VERSION = 5\nPATCHLEVEL = 10\nSUBLEVEL = 0\n")
+    git.run(tree, "add", ".")
+    git.run(tree, "commit", "--quiet", "-m", "base")
+    diff = "diff --git a/net/x.c b/net/x.c\n--- a/net/x.c\n+++ b/net/x.c\n@@ -7 +7 @@\n-a\n+b\n"
+    (bad / "0001-x.patch").write_text(f"From: a <a@b.c>\nSubject: [PATCH] net: x\n\nWhy.\n---\n{diff}--\n2.3\n")
+    args = ["--tree", str(tree), "--step", "1", "--results", str(tmp_path / "r"), "selftests/tcp_mem"]
+    done = perpatch("run", "--series", str(bad), *args)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "bad: patch 1/1 does not apply on v5.10: net/x.c" in done.stdout
+    assert "NO_APPLY" in (tmp_path / "r/results.ktap").read_text()

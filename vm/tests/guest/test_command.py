@@ -22,6 +22,7 @@ def test_shell_is_a_shell_in_that_kernel() -> None:
     line = [*PERPATCH[1:], "shell", "--step", "2", "--accel", "tcg"]
     child = pexpect.spawn(sys.executable, line, cwd=str(REPO), timeout=120, encoding="utf-8", codec_errors="replace")
     child.expect("so-reserve-mem 2/3 on v5.10")
+    child.expect(r"virtme-ng:.*# ")  # what is typed before the prompt is lost
     child.sendline("echo kernel=$(uname -r) sum=$((40+2))")
     child.expect(r"kernel=5\.10\.\d+\S* sum=42")
     child.sendline("exit")
@@ -44,15 +45,12 @@ def run_in(tmp_path: Path, *args: str) -> tuple[subprocess.CompletedProcess[str]
 def test_an_mbox_runs_the_invariants_on_every_step_of_it(tmp_path: Path) -> None:
     mbox = tmp_path / "v1.mbox"
     patches = sorted((PATCHES / "so-reserve-mem").glob("*.patch"))
-    # The same bytes as in patches/, so the images come from the cache: an mbox line, then the mail.
+    # As a mailing list delivers them: in any order. The base is in the cache already.
     mbox.write_bytes(
-        b"\n".join(b"From x Mon Sep 17 00:00:00 2001\n" + p.read_bytes().split(b"\n", 1)[1] for p in patches[:1])
+        b"\n".join(b"From x Mon Sep 17 00:00:00 2001\n" + p.read_bytes().split(b"\n", 1)[1] for p in reversed(patches))
     )
-    tree = next(
-        (Path(os.environ.get("PERPATCH_CACHE") or Path.home() / ".cache/perpatch") / "sources").glob(
-            "linux-source-5.10_*"
-        )
-    )
+    store = Path(os.environ.get("PERPATCH_CACHE") or Path.home() / ".cache/perpatch") / "sources"
+    tree = next(store.glob("linux-source-5.10_*/source.json")).parent
     done, results = run_in(tmp_path / "r", "--series", str(mbox), "--tree", str(tree), "--step", "base", "-k", "charge")
     assert done.returncode == 0, done.stdout + done.stderr
     cells = results["cells"]

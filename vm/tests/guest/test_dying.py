@@ -32,7 +32,7 @@ def test_power_off():
     time.sleep(60)
 def test_warns():
     "Passes, but the kernel warned meanwhile."
-    pathlib.Path("/dev/kmsg").write_text("<4>WARNING: CPU: 0 PID: 1 at made/up.c:1 test+0x1/0x2")
+    pathlib.Path("/dev/kmsg").write_text("<4>WARNING: CPU: 0 PID: 1 at made/up.c:1 test+0x1/0x2\\n")
 def test_hangs():
     "Never ends."
     while True:
@@ -85,6 +85,7 @@ def test_each_ill_has_its_verdict_and_costs_one_case(warm: Warm) -> None:
 
 def test_a_qemu_that_is_killed_is_no_fault_of_the_series(warm: Warm) -> None:
     case = Case("selftests/test_x.py::test_hangs", "", timeout=60.0)
+    warm.ensure()
     events = warm.run([case], tar_of(CASES))
     for event in events:
         if event.kind == "start":

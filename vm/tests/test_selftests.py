@@ -1,0 +1,40 @@
+"""The cases and the deliberate breaks, held against each other without running anything."""
+
+import re
+
+import pytest
+
+from vm import mutants, series
+from vm.cases import Case
+from vm.paths import SELFTESTS
+from vm.plugin import collect
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Case]:
+    return collect("so-reserve-mem", [])
+
+
+def test_every_case_says_what_it_proves(cases: list[Case]) -> None:
+    assert [c.nodeid for c in cases if not c.says.rstrip().endswith((".", ")"))] == []
+
+
+def test_every_case_of_a_patch_names_the_break_that_turns_it_red(cases: list[Case]) -> None:
+    assert [c.nodeid for c in cases if c.introduced_by and not c.red_on] == []
+
+
+def test_breaks_and_cases_know_each_other(cases: list[Case]) -> None:
+    known = {m.id for m in mutants.load(series.load("so-reserve-mem"))}
+    named = {word for c in cases for word in c.red_on if not re.fullmatch(r"\d+\.\d+", word)}
+    assert named - known == set()
+    assert known - named == set()
+
+
+def test_the_breaks_name_nobody() -> None:
+    for mutant in mutants.load(series.load("so-reserve-mem")):
+        assert b"Signed-off-by" not in mutant.mail
+        assert b"From: perpatch developers <perpatch@example.org>" in mutant.mail
+
+
+def test_no_module_of_the_cases_grows_past_what_a_reader_takes_in() -> None:
+    assert [p.name for p in SELFTESTS.rglob("*.py") if len(p.read_text().splitlines()) > 300] == []
