@@ -222,7 +222,7 @@ def _writable(into: Path) -> None:
 
 def main() -> NoReturn:
     """Entry point: one line for each expected trouble, and the exit status that belongs to it."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, also where a shell has us ignore SIGINT
     try:
         # Outside of standalone mode the status of typer.Exit is what the call returns.
         returned = app(standalone_mode=False)

@@ -50,19 +50,21 @@ def run_group(warm: Guest, group: list[Case], tar: str, series: Series, step: in
             for case in todo:
                 yield Cell(case.nodeid, step, Verdict(e.verdict), e.reason, console=str(e.log or ""))
             return
-        left = yield from cells(warm.run(todo, tar), todo, series, step)
+        left, why = yield from cells(warm.run(todo, tar), todo, series, step)
         if warm.stopping.is_set():
             return
         fruitless = fruitless + 1 if len(left) == len(todo) else 0
         if fruitless == 2:
             for case in left:
-                yield Cell(case.nodeid, step, Verdict.INFRA, "two guests in a row ended before any case began")
+                yield Cell(case.nodeid, step, Verdict.INFRA, f"two guests in a row ended before any case: {why}")
             return
         todo = left
 
 
-def cells(events: Iterable[Event], todo: list[Case], series: Series, step: int) -> Generator[Cell, None, list[Case]]:
-    """Cells from one guest's events, and (returned) the cases that it left undone.
+def cells(
+    events: Iterable[Event], todo: list[Case], series: Series, step: int
+) -> Generator[Cell, None, tuple[list[Case], str]]:
+    """Cells from one guest's events, and (returned) the cases that it left undone and why.
 
     A guest that ends in the middle of a case gives that case the verdict; one that says it is done leaves none.
     """
@@ -85,12 +87,12 @@ def cells(events: Iterable[Event], todo: list[Case], series: Series, step: int) 
             why = errors[0] if errors else "the guest's pytest did not know this case"
             for case in left.values():
                 yield Cell(case.nodeid, step, Verdict.ERROR, f"not collected in the guest: {_line(why)}", text=why)
-            return []
+            return [], ""
         elif event.kind in _ENDS:
             if running in left:
                 yield _dead(left.pop(running), event, step, reports)
-            return [c for c in known.values() if c.nodeid in left]
-    return [c for c in known.values() if c.nodeid in left]
+            return [c for c in known.values() if c.nodeid in left], data["why"]
+    return [c for c in known.values() if c.nodeid in left], "nothing more came"
 
 
 def _dead(case: Case, event: Event, step: int, reports: list[dict[str, Any]]) -> Cell:

@@ -92,7 +92,7 @@ class _Guest:
         inside = f"cd / && PYTHONPATH={shlex.quote(str(REPO))} PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 "
         inside += f"{shlex.quote(sys.executable)} -m vm.inside.agent"
         # The agent warms up there as well: measured cases must find everything imported and read.
-        line = command(vng.kernel, vng.kind == "kvm", "--qemu-opts", options, "--append", vng.arch.append)
+        line = command(vng.kernel, vng.kind == "kvm", f"--qemu-opts={options}", f"--append={vng.arch.append}")
         # script(1): vng wants a terminal where udev is absent, and its console ends up in a file this way.
         self.process = subprocess.Popen(
             ["script", "-qfec", shlex.join([*line, "--exec", inside]), str(log)],

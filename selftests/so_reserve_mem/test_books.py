@@ -7,6 +7,7 @@ from selftests.lib.cgroup import Cgroup
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
 SIZE = 4 << 20  # whole in memory.stat, which shows what is more than 32 pages a CPU
+sizes = pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.red_on("round-down")), SIZE])
 
 
 def charge(own_cgroup: Cgroup) -> int:
@@ -16,8 +17,8 @@ def charge(own_cgroup: Cgroup) -> int:
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge", "round-down")
-@pytest.mark.parametrize("size", [1, SIZE])
+@pytest.mark.red_on("drop-memcg-charge")
+@sizes
 def test_memcg(sockets: sock.Sockets, own_cgroup: Cgroup, size: int) -> None:
     """The cgroup's `sock` grows by the reservation rounded up to pages."""
     s = sockets.open()
@@ -26,8 +27,8 @@ def test_memcg(sockets: sock.Sockets, own_cgroup: Cgroup, size: int) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-global-charge", "round-down")
-@pytest.mark.parametrize("size", [1, SIZE])
+@pytest.mark.red_on("drop-global-charge")
+@sizes
 def test_sockstat(sockets: sock.Sockets, size: int) -> None:
     """TCP `mem` in /proc/net/sockstat grows by the pages reserved."""
     s = sockets.open()
@@ -37,8 +38,8 @@ def test_sockstat(sockets: sock.Sockets, size: int) -> None:
 
 
 @option
-@pytest.mark.red_on("no-forward-alloc", "round-down")
-@pytest.mark.parametrize("size", [1, SIZE])
+@pytest.mark.red_on("no-forward-alloc")
+@sizes
 def test_forward_alloc(sockets: sock.Sockets, size: int) -> None:
     """The reservation lies in sk_forward_alloc, SO_MEMINFO's FWD_ALLOC."""
     s = sockets.open()

@@ -84,7 +84,7 @@ def test_after_eagain(sockets: sock.Sockets, pressure: Pressure) -> None:
 
 
 @option
-@pytest.mark.red_on("reclaim-eats-reservation", "6.1")
+@pytest.mark.red_on("reclaim-eats-reservation")
 def test_after_zerocopy(sockets: sock.Sockets) -> None:
     """MSG_ZEROCOPY sends give back what they took (released kernels lose it for good)."""
     size, chunk = 1 << 20, bytes(64 << 10)

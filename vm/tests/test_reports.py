@@ -28,7 +28,7 @@ def drained(events: list[Event], todo: list[Case]) -> tuple[dict[str, Cell], lis
         try:
             cell = next(flow)
         except StopIteration as end:
-            return got, end.value
+            return got, end.value[0]
         got[cell.case] = cell
 
 
