@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -87,12 +89,13 @@ def build(
 
     under_test = series.load(series_word)
     steps = steps_of(under_test, step or [])
-    found = source.find(under_test.base, tree, base, tarball, lambda text: typer.echo(text, err=True))
+    found = source.find(under_test.base, tree, base, tarball, _note)
     builder = Builder(found, under_test, arch.load(), cache() / "logs" / under_test.name)
     failed = False
     for k in steps:
         try:
-            image = builder.image(k)
+            with _building(under_test.step_name(k)) as progress:
+                image = builder.image(k, progress)
         except StepFailed as e:
             failed = True
             typer.echo(f"{under_test.step_name(k)}: {e.verdict}: {e.reason}" + (f" (see {e.log})" if e.log else ""))
@@ -121,8 +124,9 @@ def shell(
     under_test = series.load(series_word)
     k = under_test.step(step) if step else len(under_test.patches)
     data = arch.load()
-    found = source.find(under_test.base, tree, base, tarball, lambda text: typer.echo(text, err=True))
-    image = Builder(found, under_test, data, cache() / "logs" / under_test.name).image(k)
+    found = source.find(under_test.base, tree, base, tarball, _note)
+    with _building(under_test.step_name(k)) as progress:
+        image = Builder(found, under_test, data, cache() / "logs" / under_test.name).image(k, progress)
     chosen = acceleration.choose(accel, data, image.kernel, root.image())
     typer.echo(f"{under_test.name} {under_test.step_name(k)} on {found.label}; {chosen.why}", err=True)
     raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm"))
@@ -203,6 +207,25 @@ def clean(
         if where.is_dir():
             shutil.rmtree(where)
             typer.echo(f"removed {where}")
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def _building(step: str) -> Iterator[Callable[[int, str], None]]:
+    """A build's progress: one line that changes on a terminal, a line every 30 s elsewhere."""
+    from rich.console import Console
+
+    from vm.single import every_30_s
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield every_30_s(lambda text: _note(f"{step}: {text}"))
+        return
+    with console.status(step) as status:
+        yield lambda objects, what: status.update(f"{step}: {objects} objects, {what}")
 
 
 def _choice(option: str, given: str, known: tuple[str, ...]) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import tarfile
 import tempfile
 import threading
@@ -23,6 +24,8 @@ from vm.paths import REPO, SELFTESTS, cache, locked
 from vm.qemu import Machine, Qemu, QemuGone, version
 from vm.vng import Vng
 from vm.wire import BOOT_CPU, Deadline, Event, events
+
+KEEP_DAYS = 14
 
 
 def selftests_tar() -> str:
@@ -55,6 +58,7 @@ class Warm:
     def ensure(self) -> float:
         """Boot and save the state where the cache lacks it; wall seconds that took. StepFailed (NO_BOOT) says why."""
         if self.state.is_file():
+            os.utime(self.state)
             return 0.0
         began = time.monotonic()
         with locked(self.state.with_suffix(".lock")):
@@ -91,6 +95,7 @@ class Warm:
             except QemuGone as e:
                 raise Infra(f"{self.state.parent}: {e}") from None
             half.rename(self.state)
+        _forget(self.state.parent)
 
     def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
         """Resume a guest and run cases in it; every event as it comes, the last is done, panic, hang, died or infra."""
@@ -110,6 +115,13 @@ class Warm:
             finally:  # whoever reads the events may stop at the one that ends the guest
                 if not resumed and not self.stopping.is_set():
                     self.state.unlink(missing_ok=True)  # a state that does not resume must not be met again
+
+
+def _forget(states: Path) -> None:
+    """Remove states that nothing has resumed for long: 160 MB each, and a new library makes all of them stale."""
+    for state in states.glob("*.state"):
+        if time.time() - state.stat().st_mtime > KEEP_DAYS * 86400:
+            state.unlink(missing_ok=True)
 
 
 Guest = Warm | Vng

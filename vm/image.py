@@ -237,6 +237,8 @@ class Builder:
         if self._stopped:
             raise Infra(f"step {step}: the build was stopped")
         if make.returncode:
+            if "No space left on device" in log.read_text(errors="replace"):
+                raise Infra(f"{self.out}: no space left on device: 'perpatch clean' makes room")
             raise StepFailed("NO_BUILD", f"step {step}: {_first_error(log)}", log)
         return objects, seen
 

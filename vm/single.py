@@ -26,7 +26,7 @@ def cells_of_step(
     image = cached(key_of(found, series, step, machine_data, compiler(machine_data)))
     if image is None:
         say(f"building {series.step_name(step)} of {series.name} on {found.label}")
-        image = Builder(found, series, machine_data, logs).image(step, _every_30_s(say))
+        image = Builder(found, series, machine_data, logs).image(step, every_30_s(say))
     root_image = root.image()
     chosen = accel.choose(option.accel, machine_data, image.kernel, root_image)
     say(f"{series.name} {series.step_name(step)} on {found.label}; {chosen.why}")
@@ -38,7 +38,8 @@ def cells_of_step(
         yield from run_group(warms[kind], group, tar, series, step)
 
 
-def _every_30_s(say: Callable[[str], None]) -> Callable[[int, str], None]:
+def every_30_s(say: Callable[[str], None]) -> Callable[[int, str], None]:
+    """A build's progress as a line every 30 s: a sign of life where there is no terminal to draw on."""
     told = [time.monotonic()]
 
     def progress(objects: int, what: str) -> None:

@@ -1,0 +1,34 @@
+"""Our own series and breaks against the kernel's own checker; needs the tree that the builds left behind."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from vm import arch, series, source
+from vm.image import Builder
+from vm.paths import PATCHES
+
+pytestmark = pytest.mark.guest
+
+
+@pytest.fixture(scope="module")
+def checkpatch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    s = series.load("so-reserve-mem")
+    builder = Builder(source.find(s.base, None, None, None, print), s, arch.load(), tmp_path_factory.mktemp("logs"))
+    script = builder.tree.path / "scripts/checkpatch.pl"
+    if not script.is_file():
+        builder.tree.go(0)
+    return script
+
+
+@pytest.mark.parametrize("patch", sorted((PATCHES / "so-reserve-mem").glob("*.patch")), ids=lambda p: p.name[:4])
+def test_checkpatch_is_content(checkpatch: Path, patch: Path) -> None:
+    done = subprocess.run(
+        ["perl", str(checkpatch), "--no-signoff", "--terse", str(patch)],
+        cwd=checkpatch.parent.parent,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert "total: 0 errors, 0 warnings" in done.stdout, done.stdout
