@@ -1,6 +1,7 @@
 """Marks, fixtures and the isolation of a case. Cases run inside the guest; the host imports this only to collect."""
 
 import itertools
+import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,7 +15,6 @@ from selftests.lib.sock import Sockets
 MARKS = (
     "introduced_by(series, patch): fails on every step before that patch and passes from it on",
     "red_on(*ids): the mutants or released kernels that were seen to turn the case red",
-    "known_issue(kernels, symptom, fixed_by): fails on those kernels, and must",
     "fresh: wants a resumed guest of its own",
     "virtual_time: measures, so it runs where the guest clock counts instructions",
     "timeout(seconds): deadline in QEMU's CPU seconds",
@@ -29,6 +29,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marks."""
     for mark in MARKS:
         config.addinivalue_line("markers", mark)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse to run anywhere but in a guest: a case changes sysctls, cgroups and links as root."""
+    if "PERPATCH_GUEST" not in os.environ:
+        pytest.exit("selftests/ run in a guest only: call pytest in the project's own directory", returncode=2)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vm.errors import Mistake
-from vm.series import Series
+from vm.series import Series, known
 
 if TYPE_CHECKING:
     import pytest
@@ -47,6 +47,8 @@ def of_item(item: pytest.Item) -> Case:
         )
     red_on = [word for mark in item.iter_markers("red_on") for word in mark.args]
     timeout = item.get_closest_marker("timeout")
+    if timeout and not (timeout.args and isinstance(timeout.args[0], (int, float))):
+        raise Mistake(f"{item.nodeid}: timeout takes QEMU CPU seconds: timeout(120)")
     return Case(
         nodeid=item.nodeid,
         says=doc[0] if doc else "",
@@ -66,6 +68,8 @@ def applies(case: Case, series: Series) -> bool:
     if not case.introduced_by:
         return True
     name, patch = case.introduced_by
+    if name != series.name and name not in known():
+        raise Mistake(f"{case.nodeid}: introduced_by names series {name!r}: known are {', '.join(known())}")
     if name != series.name or not series.declared:
         return False
     series.step_of(patch)

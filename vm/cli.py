@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
+from typer._click.exceptions import ClickException  # typer carries its own click and names it nowhere else
 
 from vm import series
 from vm.errors import Infra, Mistake, StepFailed
@@ -46,7 +47,7 @@ def run(
     tarball: TarballOption = None,
     accel: Annotated[str, typer.Option(help="auto, kvm or tcg")] = "auto",
     guest: Annotated[str, typer.Option(help="warm: our own root; vng: virtme-ng on this host's root")] = "warm",
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="guests at a time")] = os.cpu_count() or 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="guests at a time")] = os.cpu_count() or 1,
     strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
@@ -65,10 +66,14 @@ def run(
     filled = prepare(under_test, cases, steps, options)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-{under_test.name}"
     _writable(into)
-    with Progress(filled, sys.stdout, strict_skips) as progress:
-        pipeline = Pipeline(filled, options, into, progress)
-        pipeline.fill()
-    output.write(filled, into)
+    for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
+        (into / view).unlink(missing_ok=True)  # of an earlier run into this directory
+    with Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress:
+        Pipeline(filled, options, into, progress).fill()
+    try:
+        output.write(filled, into)
+    except OSError as e:
+        raise Infra(f"{into}: results not written whole: {e.strerror}") from None
     progress.finish()
     typer.echo(f"results: {into}")
     raise typer.Exit(filled.exit_status())
@@ -202,9 +207,13 @@ def clean(
     everything: Annotated[bool, typer.Option("--all", help="the sources too, which have to be fetched again")] = False,
 ) -> None:
     """Remove cached build directories, images, roots and states."""
+    if cache().is_dir() and not (cache() / "CACHEDIR.TAG").is_file():
+        raise Mistake(f"{cache()}: no CACHEDIR.TAG in it: not a cache of ours, nothing was removed")
     for name in ("build", "images", "roots", "states", "accel", "logs", *(("sources",) if everything else ())):
         where = cache() / name
-        if where.is_dir():
+        if where.is_symlink():
+            where.unlink()
+        elif where.is_dir():
             shutil.rmtree(where)
             typer.echo(f"removed {where}")
 
@@ -245,6 +254,7 @@ def _writable(into: Path) -> None:
 
 def main() -> NoReturn:
     """Entry point: one line for each expected trouble, and the exit status that belongs to it."""
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, also where a shell has us ignore SIGINT
     try:
         # Outside of standalone mode the status of typer.Exit is what the call returns.
@@ -259,6 +269,9 @@ def main() -> NoReturn:
     except subprocess.CalledProcessError as e:
         print(f"perpatch: {e}", file=sys.stderr)
         status = 3
+    except ClickException as e:
+        print(f"perpatch: {e.format_message()}: 'perpatch --help' says what there is", file=sys.stderr)
+        status = 2
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except BrokenPipeError:

@@ -23,10 +23,10 @@ def splats(kmsg: list[str]) -> tuple[str, ...]:
     return tuple(text for text in texts if _BAD.search(text))
 
 
-def read(console: Path) -> str:
-    """A console log as printable text: control characters that a terminal or XML would act on are dropped."""
+def read(console: Path, offset: int = 0) -> str:
+    """A console log, from a byte offset, as printable text: control characters that a terminal acts on are dropped."""
     try:
-        raw = console.read_bytes().decode(errors="replace")
+        raw = console.read_bytes()[offset:].decode(errors="replace")
     except OSError:
         return ""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\n\t\x20-\x7e\u00a0-\ud7ff]", "", raw)

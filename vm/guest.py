@@ -23,7 +23,7 @@ from vm.image import Image
 from vm.paths import REPO, SELFTESTS, cache, locked
 from vm.qemu import Machine, Qemu, QemuGone, version
 from vm.vng import Vng
-from vm.wire import BOOT_CPU, Deadline, Event, events
+from vm.wire import BOOT_CPU, FROM_GUEST, Deadline, Event, events
 
 KEEP_DAYS = 14
 
@@ -57,14 +57,18 @@ class Warm:
 
     def ensure(self) -> float:
         """Boot and save the state where the cache lacks it; wall seconds that took. StepFailed (NO_BOOT) says why."""
-        if self.state.is_file():
+        if self._usable():
             os.utime(self.state)
             return 0.0
         began = time.monotonic()
-        with locked(self.state.with_suffix(".lock")):
-            if not self.state.is_file():
+        with locked(self.state.with_suffix(".lock"), self.stopping.is_set):
+            if not self._usable():
                 self._boot()
         return time.monotonic() - began
+
+    def _usable(self) -> bool:
+        """Whether there is a state at all; one that a crash cut short does not resume, and is then removed."""
+        return self.state.is_file() and self.state.stat().st_size > 1 << 20
 
     def _boot(self) -> None:
         log = self.logs / f"boot-{self.machine.accel}.console"
@@ -103,12 +107,12 @@ class Warm:
         with Qemu(self.line, log, self.state) as qemu:
             resumed = False
             try:
-                if not self.state.is_file():
+                if not self._usable():
                     raise QemuGone("its state is gone")  # QEMU itself would wait for it for ever
                 qemu.connect()
                 qemu.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
                 for event in events(qemu, cases, log, self.stopping):
-                    resumed |= event.kind not in ("infra", "died")
+                    resumed |= event.kind in FROM_GUEST
                     yield event
             except (QemuGone, OSError) as e:
                 yield Event("infra", {"why": f"the saved guest did not resume: {e}"})

@@ -85,6 +85,7 @@ def cached(key: str) -> Image | None:
         row["warnings"], row["new_warnings"] = tuple(row["warnings"]), tuple(row["new_warnings"])
         image = Image(**row)
         whole = hashlib.sha256(image.kernel.read_bytes()).hexdigest() == image.sha256
+        whole &= all((record.parent / name).is_file() for name in ("config", "vmlinux"))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return image if whole else None
@@ -115,7 +116,7 @@ class Builder:
         found = cached(key)
         if found:
             return found
-        with locked(self.dir / "lock"):
+        with locked(self.dir / "lock", lambda: self._stopped):
             found = cached(key)  # another run may have made it while we waited
             if found:
                 return found

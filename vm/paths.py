@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from vm.errors import Infra
 
 REPO = Path(__file__).resolve().parent.parent
 PATCHES = REPO / "patches"
@@ -24,10 +27,29 @@ def cache() -> Path:
     return user_cache_path("perpatch")
 
 
+def mark() -> None:
+    """Mark the cache directory as one (CACHEDIR.TAG, https://bford.info/cachedir/): `clean` empties no other."""
+    tag = cache() / "CACHEDIR.TAG"
+    if not tag.is_file():
+        tag.parent.mkdir(parents=True, exist_ok=True)
+        tag.write_text("Signature: 8a477f597d28d172789f06886806bc55\n# The cache of perpatch.\n")
+
+
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold an exclusive lock on path (created if missing), so that two runs share one cache without harm."""
+def locked(path: Path, given_up: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Hold an exclusive lock on path (created if missing), so that two runs share one cache without harm.
+
+    Infra when given_up() says so while another run holds it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
+    mark()
     with path.open("w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if given_up():
+                    raise Infra(f"{path}: stopped while another run held it") from None
+                time.sleep(0.2)
         yield

@@ -142,10 +142,12 @@ class Collector:
 
     def __init__(self) -> None:
         self.cases: list[cases.Case] = []
+        self.others: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the items that are left after -k and -m."""
         self.cases = [cases.of_item(item) for item in _ours(session.items)]
+        self.others = [i.nodeid for i in session.items if not i.nodeid.startswith("selftests/")]
 
 
 def collect(series_word: str, args: list[str]) -> list[cases.Case]:
@@ -159,11 +161,15 @@ def collect(series_word: str, args: list[str]) -> list[cases.Case]:
     from vm.paths import REPO, SELFTESTS
 
     keep, said = Collector(), io.StringIO()
-    paths = [] if any(Path(a.split("::")[0]).exists() for a in args) else [str(SELFTESTS)]
+    # The value of an option may be the name of a file as well; only what lies in selftests/ is a path of cases.
+    named = [a for a in args if not a.startswith("-") and Path(a.split("::")[0]).resolve().is_relative_to(SELFTESTS)]
+    paths = [] if named else [str(SELFTESTS)]
     words = [*args, *paths, "--collect-only", "-q", "-p", "no:cacheprovider", f"--rootdir={REPO}"]
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         status = pytest.main([*words, "-c", str(REPO / "pyproject.toml"), f"--series={series_word}"], plugins=[keep])
-    if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+    if keep.others:
+        raise Mistake(f"{keep.others[0]}: no case: those that run in a guest are under selftests/")
+    if status == pytest.ExitCode.NO_TESTS_COLLECTED or (status == pytest.ExitCode.OK and not keep.cases):
         raise Mistake(f"no case is left: {' '.join(args) or 'selftests/ is empty'}: 'perpatch list' shows them all")
     if status != pytest.ExitCode.OK:
         raise Mistake(f"pytest could not collect the cases:{os.linesep}{said.getvalue().strip()}")

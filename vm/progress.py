@@ -19,6 +19,12 @@ from vm.verdict import Verdict, red
 _SIGN = {Verdict.PASS: ("PASS", "green"), Verdict.XFAIL: ("XFAIL", "cyan"), Verdict.ABSENT: ("ABSENT", "bright_black")}
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise as any other trouble with the output does; rich would end the process."""
+        raise BrokenPipeError
+
+
 class Progress(Listener):
     """A listener that tells; use it as a context."""
 
@@ -26,7 +32,7 @@ class Progress(Listener):
         self.run, self.strict = run, strict
         # A pipe has no width; 80 columns would fold the names of the cases.
         width = None if file.isatty() else 160
-        self.console = Console(file=file, soft_wrap=True, highlight=False, width=width)
+        self.console = _Console(file=file, soft_wrap=True, highlight=False, width=width)
         self.began = time.monotonic()
         self.state = {s.number: "waiting" for s in run.steps}
         self.last_line: dict[int, float] = {}
@@ -42,7 +48,10 @@ class Progress(Listener):
             self.live.stop()
 
     def _print(self, text: str) -> None:
-        self.console.print(Text(f"[{time.monotonic() - self.began:5.0f} s] {text}"))
+        try:
+            self.console.print(Text(f"[{time.monotonic() - self.began:5.0f} s] {text}"))
+        except OSError:
+            pass  # whoever read us has gone; the run goes on, its results are written
 
     def say(self, text: str) -> None:
         self._print(text)

@@ -7,6 +7,7 @@ import platform
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any
 
 from vm import accel, arch, qemu, root, source
 from vm.cases import Case, groups
-from vm.errors import Infra, StepFailed
+from vm.errors import Infra, Mistake, StepFailed
 from vm.guest import Guest, guest_for, selftests_tar
 from vm.image import Builder, Image
 from vm.matrix import Run, Step
@@ -103,6 +104,11 @@ class Pipeline:
                     self.run.lose(step, Verdict.INFRA, str(e))
         except KeyboardInterrupt:
             self.run.interrupted = True
+        except Mistake:
+            raise
+        except Exception as e:  # a fault of ours must not cost what had arrived
+            self.run.trouble = f"internal error: {type(e).__name__}: {e}"
+            (self.results / "internal-error.txt").write_text(traceback.format_exc())
         finally:
             self.stop()
             self.run.seconds = time.monotonic() - began

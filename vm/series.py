@@ -16,6 +16,7 @@ from vm.paths import PATCHES
 
 _PREFIX = re.compile(r"^\s*(?:re:\s*)?\[(?P<tags>[^\]]*PATCH[^\]]*)\]\s*", re.I)
 _NUMBER = re.compile(r"(\d+)/(\d+)")
+_DIFF = re.compile(rb"^(?:diff --git |--- (?:a/|/dev/null))", re.M)
 _VERSION = re.compile(r"\bv(\d+)\b", re.I)
 
 
@@ -104,6 +105,7 @@ def _declared(path: Path) -> Series:
     where = path / "series.toml"
     try:
         toml = tomllib.loads(where.read_text())
+        _check(where, toml)
         patches = tuple(_declared_patch(path, row) for row in toml["patch"])
         fragment = path / "config"
         return Series(
@@ -116,12 +118,26 @@ def _declared(path: Path) -> Series:
             merged_in=toml.get("merged_in", ""),
             declared=True,
         )
-    except tomllib.TOMLDecodeError as e:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise Mistake(f"{where}: not TOML: {e}") from None
     except KeyError as e:
         raise Mistake(
             f"{where}: no {e.args[0]!r}: it needs title, base and a [[patch]] with id, file, title each"
         ) from None
+
+
+def _check(where: Path, toml: dict[str, Any]) -> None:
+    rows = toml["patch"]
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise Mistake(f"{where}: patch: not a list of tables: write [[patch]] before each")
+    ids = [row["id"] for row in rows]
+    for word in ids:
+        if not isinstance(word, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", word) or word == "base":
+            raise Mistake(f"{where}: patch id {word!r}: not a word of its own, as cases name it")
+    if len(set(ids)) != len(ids):
+        raise Mistake(f"{where}: two patches have one id: {', '.join(ids)}")
+    if not all(isinstance(toml[key], str) for key in ("title", "base")):
+        raise Mistake(f'{where}: title and base are strings: base = "5.10"')
 
 
 def _declared_patch(path: Path, row: dict[str, Any]) -> Patch:
@@ -157,10 +173,11 @@ def _parse(label: str, data: bytes) -> _Mail | None:
     """One mail, or None where it is no patch (a cover letter, a reply, a review)."""
     subject = str(message_from_bytes(data, policy=policy.default)["subject"] or "").replace("\n", "")
     tags = _PREFIX.match(subject)
-    if b"\ndiff --git " not in data or subject.lower().startswith("re:"):
+    number = _NUMBER.search(tags["tags"]) if tags else None
+    cover = number is not None and int(number[1]) == 0
+    if cover or not _has_diff(data) or subject.lower().startswith("re:"):
         return None
     title = " ".join((subject[tags.end() :] if tags else subject).split())
-    number = _NUMBER.search(tags["tags"]) if tags else None
     version = _VERSION.search(tags["tags"]) if tags else None
     return _Mail(
         label,
@@ -172,8 +189,19 @@ def _parse(label: str, data: bytes) -> _Mail | None:
     )
 
 
+def _has_diff(data: bytes) -> bool:
+    """Whether a mail carries a patch, whatever its transfer encoding."""
+    parts = message_from_bytes(data, policy=policy.default).walk()
+    bodies = [part.get_payload(decode=True) for part in parts if not part.is_multipart()]
+    return any(isinstance(b, bytes) and _DIFF.search(b) for b in bodies)
+
+
 def _from_mails(name: str, mails: list[tuple[str, bytes]], where: str) -> Series:
     parsed = [m for m in (_parse(label, data) for label, data in mails) if m]
+    lost = {label for label, _ in mails if label.endswith(".patch") and "cover-letter" not in label}
+    lost -= {m.label for m in parsed}
+    if lost:
+        raise Mistake(f"series {where}: {', '.join(sorted(lost))}: no diff in it: is it a patch?")
     if not parsed:
         raise Mistake(f"series {where}: no patch in it: none of its {len(mails)} messages carries a diff")
     versions = sorted({m.version for m in parsed})

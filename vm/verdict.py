@@ -64,6 +64,8 @@ def expected_to_fail(case: Case, series: Series, step: int) -> bool:
 
 def judge(got: Outcome, case: Case, series: Series, step: int) -> tuple[Verdict, str]:
     """The verdict of one case on one step, and its reason in one line ("" for a plain PASS)."""
+    if got.outcome == "skipped" and got.splats:
+        return Verdict.SPLAT, got.splats[0]
     if got.outcome == "skipped":
         return Verdict.SKIP, got.text or "no reason given"
     early = expected_to_fail(case, series, step)

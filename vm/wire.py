@@ -68,7 +68,7 @@ class Deadline:
         return None
 
 
-_KINDS = ("collected", "start", "report", "end", "error", "done")
+FROM_GUEST = ("collected", "start", "report", "end", "error", "done")
 
 
 def events(
@@ -79,7 +79,7 @@ def events(
     allowed: QEMU CPU seconds until the first case begins.
     """
     budget = {c.nodeid: c.timeout for c in cases}
-    deadline, expected = Deadline(guest, allowed), -1
+    deadline, expected, offset = Deadline(guest, allowed), -1, 0
     for line in guest.port.lines():
         if stopping.is_set():
             return
@@ -96,27 +96,33 @@ def events(
             yield Event("died", {"why": why, "console": str(log)})
             return
         expected = message["n"] + 1
-        kind = next((k for k in _KINDS if k in message), "other")
+        kind = next((k for k in FROM_GUEST if k in message), "other")
         if kind == "start":
             deadline.start(budget.get(message["start"]))
+            offset = log.stat().st_size
         yield Event(kind, message)
         if kind == "done":
             return
-    yield _end(guest, log)
+    yield _end(guest, log, offset)
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
-        message = json.loads(line)
+        # Twice: a lone surrogate is legal in JSON's escapes, but nothing that we write could hold it.
+        text = json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8", "replace")
+        message = json.loads(text)
     except ValueError:
         return None
     return message if isinstance(message, dict) and isinstance(message.get("n"), int) else None
 
 
-def _end(guest: Alive, log: Path) -> Event:
-    """The port was closed before the guest was done: did the kernel die, the guest leave, or somebody kill QEMU?"""
+def _end(guest: Alive, log: Path, offset: int) -> Event:
+    """The port was closed before the guest was done: did the kernel die, the guest leave, or somebody kill QEMU?
+
+    offset: bytes of the console that had been written when the running case began; a cause before is not its own.
+    """
     bad = guest.ended()
-    why = console.death(console.read(log))
+    why = console.death(console.read(log, offset))
     if why:
         return Event("panic", {"why": why, "console": str(log)})
     if bad:

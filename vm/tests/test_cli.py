@@ -30,6 +30,9 @@ def perpatch(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
         (["run", "--results", "/proc/nowhere"], "cannot be written"),
         (["run", "--tree", "/nonexistent"], "not a git repository"),
         (["build", "--base", "v5.10"], "needs the git tree that has it"),
+        (["run", "vm/tests/test_wire.py"], "no case: those that run in a guest are under selftests/"),
+        (["run", "-j", "0"], "--jobs"),
+        (["bogus"], "No such command"),
         (["list", "--series", "nope"], "series nope: not found"),
     ],
 )

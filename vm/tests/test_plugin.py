@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vm import plugin, single
+from vm import cases, plugin, single
 from vm.reports import Cell
 from vm.verdict import Verdict
 
@@ -49,6 +49,7 @@ def shown(
     (pytester.path / "selftests/conftest.py").write_text(MARKS)
     (pytester.path / "selftests/test_x.py").write_text(CASES)
     monkeypatch.setattr(single, "cells_of_step", lambda *_: iter(cells))
+    monkeypatch.setattr(cases, "known", lambda: ["so-reserve-mem", "another-series"])
     return pytester.inline_run("selftests", *args, plugins=[plugin])
 
 
@@ -83,6 +84,16 @@ def test_x_stops_at_the_first_red_one(pytester: pytest.Pytester, monkeypatch: py
     result = shown(pytester, monkeypatch, cells, "-x")
     assert [len(x) for x in result.listoutcomes()] == [0, 0, 1]
     assert result.ret == 2 or result.ret == 1
+
+
+def test_a_mark_that_names_no_known_series_is_a_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cases, "known", lambda: ["so-reserve-mem"])
+    (pytester.path / "selftests").mkdir()
+    (pytester.path / "selftests/conftest.py").write_text(MARKS)
+    (pytester.path / "selftests/test_x.py").write_text(CASES)
+    assert pytester.inline_run("selftests", "--collect-only", plugins=[plugin]).ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_cases_of_another_series_are_deselected(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from vm.cases import Case
 from vm.reports import Cell, cells, outcome
 from vm.series import Patch, Series
-from vm.verdict import Verdict
+from vm.verdict import Verdict, judge
 from vm.wire import Event
 
 S = Series("s", "t", (Patch("one", "1", b""),), declared=True)
@@ -67,9 +69,44 @@ def test_a_case_that_the_guest_did_not_know_is_an_error() -> None:
 
 
 def test_a_guest_that_cannot_collect_says_why() -> None:
-    events = [Event("error", {"error": "ImportError: no module x"}), Event("done", {"done": 2})]
+    events = [
+        Event("error", {"error": "E   ImportError: no module x", "nodeid": "selftests/x.py"}),
+        Event("done", {"done": 2}),
+    ]
     got, _ = drained(events, [A])
     assert "no module x" in got[A.nodeid].reason
+
+
+def test_a_case_that_stops_pytest_is_blamed_and_the_rest_gets_another_guest() -> None:
+    collected = Event("collected", {"collected": [A.nodeid, B.nodeid]})
+    start = Event("start", {"start": A.nodeid, "location": []})
+    got, left = drained([collected, start, Event("done", {"done": 2})], [A, B])
+    assert got[A.nodeid].verdict is Verdict.ERROR
+    assert left == [B]
+
+
+def test_an_xfail_mark_is_no_way_to_hide_a_leak() -> None:
+    reports = [report("setup"), report("call", "skipped", wasxfail="known"), report("teardown")]
+    assert outcome(reports, []).outcome == "failed"
+
+
+def test_subtests_do_not_count_as_phases() -> None:
+    sub = report("call") | {"$report_type": "SubtestReport"}
+    assert outcome([report("setup"), sub, report("call"), report("teardown")], []).outcome == "passed"
+
+
+def test_a_skip_with_a_splat_is_no_skip() -> None:
+    reports = [report("setup", "skipped", longrepr=("x.py", 1, "Skipped: why")), report("teardown")]
+    got = outcome(reports, ["4,WARNING: CPU: 0"])
+    assert judge(got, A, S, 1)[0] is Verdict.SPLAT
+
+
+@pytest.mark.parametrize("figure", [3, {"name": "x", "value": float("nan"), "unit": "kbit/s"}, {"name": "x"}])
+def test_what_is_no_figure_is_an_error(figure: object) -> None:
+    events = passed(A)
+    events[2].data["report"]["user_properties"] = [["figure", figure]]
+    got, _ = drained([*events, Event("done", {"done": 0})], [A])
+    assert got[A.nodeid].verdict is Verdict.ERROR
 
 
 def test_an_end_without_all_three_reports_is_no_pass() -> None:

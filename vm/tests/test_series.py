@@ -55,12 +55,21 @@ def test_an_mbox_is_put_in_order_and_its_cover_letter_left_out(tmp_path: Path) -
     [
         ([mail("a", " v1 1/2"), mail("a", " v2 1/2")], "versions v1, v2 mixed"),
         ([mail("a", " 1/3"), mail("c", " 3/3")], "incomplete or doubled: it has 1/3, 3/3"),
-        ([mail("a").replace("diff --git", "nothing")], "none of its 1 messages carries a diff"),
+        ([mail("a").split("\ndiff")[0]], "none of its 1 messages carries a diff"),
     ],
 )
 def test_a_bad_mbox_is_one_clear_line(tmp_path: Path, mails: list[str], says: str) -> None:
     with pytest.raises(Mistake, match=says):
         series.load(str(mbox(tmp_path, *mails)))
+
+
+def test_a_patch_is_never_left_out_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "0001-a.patch").write_text(mail("one").replace("diff --git a/f b/f\n", ""))
+    (tmp_path / "0002-b.patch").write_text(mail("two"))
+    assert len(series.load(str(tmp_path)).patches) == 2
+    (tmp_path / "0003-c.patch").write_text(mail("three").split("\ndiff")[0])
+    with pytest.raises(Mistake, match=r"0003-c.patch: no diff in it"):
+        series.load(str(tmp_path))
 
 
 def test_same_subjects_get_different_ids(tmp_path: Path) -> None:
@@ -88,6 +97,9 @@ def test_the_steps_of_our_series_and_how_they_may_be_written() -> None:
     [
         ("title = ", "not TOML"),
         ('title = "t"\nbase = "5.10"\n', "no 'patch'"),
+        ('title="t"\nbase="5.10"\npatch=[]\n', "write \\[\\[patch\\]\\] before each"),
+        ('title="t"\nbase="5.10"\n[[patch]]\nid="base"\n', "patch id 'base'"),
+        ('title="t"\nbase=5.10\n[[patch]]\nid="a"\n', "strings"),
         ('title="t"\nbase="5.10"\n[[patch]]\nid="a"\nfile="../x"\ntitle="t"\n', "no file '../x' beside it"),
     ],
 )

@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,33 @@ def test_a_guest_that_floods_the_port_is_held_to_its_deadline_too(tmp_path: Path
     guest = Fake(speed=0.5)
     guest.send({"n": 0, "start": CASE.nodeid}, *({"n": n, "noise": 1} for n in range(1, 100)))
     assert run(guest, tmp_path)[-1].kind == "hang"
+
+
+def test_a_flood_without_a_newline_is_held_to_its_deadline_too(tmp_path: Path) -> None:
+    guest = Fake(speed=2.0)
+    guest.send({"n": 0, "start": CASE.nodeid})
+    done = threading.Event()
+
+    def flood() -> None:
+        while not done.is_set():
+            try:
+                guest.theirs.send(b"x" * 4096, socket.MSG_DONTWAIT)
+            except OSError:
+                time.sleep(0.01)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    try:
+        assert run(guest, tmp_path)[-1].kind == "hang"
+    finally:
+        done.set()
+        writer.join()
+
+
+def test_what_a_guest_says_can_be_written_down(tmp_path: Path) -> None:
+    guest = Fake()
+    guest.send({"n": 0, "report": {"text": "\udcff"}}, {"n": 1, "done": 0})
+    json.dumps(run(guest, tmp_path)[0].data, ensure_ascii=False).encode()
 
 
 def test_a_run_that_is_stopped_asks_no_more(tmp_path: Path) -> None:
