@@ -75,7 +75,7 @@ def test_charges_the_creator(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge", "oom-kill")
+@pytest.mark.red_on("drop-memcg-charge")
 def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """Above memory.max a reservation fails with ENOMEM, kills nobody and leaves nothing charged."""
     s = sockets.open()
@@ -86,6 +86,21 @@ def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     assert own_cgroup.read("memory.events", "max") > 0
     assert (sock.reserved(s), sock.meminfo(s).fwd_alloc, books.tcp_pages()) == (0, 0, before)
     assert sock.eventually(lambda: own_cgroup.sock() == 0)
+
+
+@option
+@pytest.mark.red_on("oom-kill")
+def test_memory_max_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
+    """A reservation that grows into memory.max fails with ENOMEM and kills nobody."""
+    s = sockets.open()
+    own_cgroup.write("memory.max", 4 << 20)
+
+    def grow() -> None:
+        for size in range(16 << 10, 8 << 20, 16 << 10):  # the OOM killer leaves requests of more than 32 KiB alone
+            sock.reserve(s, size)
+
+    sock.refuses(errno.ENOMEM, grow)
+    assert own_cgroup.read("memory.events", "oom_kill") == 0
 
 
 @option
