@@ -69,7 +69,12 @@ def run(
     for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
         (into / view).unlink(missing_ok=True)  # of an earlier run into this directory
     with Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress:
-        Pipeline(filled, options, into, progress).fill()
+        try:
+            Pipeline(filled, options, into, progress).fill()
+        except Mistake:
+            if not any(into.iterdir()):
+                into.rmdir()
+            raise
     try:
         output.write(filled, into)
     except OSError as e:

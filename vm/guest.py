@@ -91,6 +91,9 @@ class Warm:
                 elif b'"ready"' in line:
                     break
             else:
+                bad = qemu.ended()
+                if bad:
+                    raise Infra(f"qemu ended during the boot with {bad}")
                 text = console.read(log)
                 raise StepFailed("NO_BOOT", console.death(text) or f"guest ended: {console.last(log)}", log)
             half = Path(scratch) / "state"

@@ -35,6 +35,17 @@ def figure_text(figure: dict[str, object]) -> str:
     return f"{number} {figure['unit']}"
 
 
+def figures_text(cell: Cell) -> str:
+    """All figures of a cell in one line; a single one needs no name, since the case has one."""
+    named = len(cell.figures) > 1
+    return "; ".join((f"{f['name']}: " if named else "") + figure_text(f) for f in cell.figures)
+
+
+def with_figures(run: Run) -> list[tuple[str, list[Cell | None]]]:
+    """The rows of the matrix in which some cell has a figure."""
+    return [(case, row) for case, row in _rows(run) if any(c and c.figures for c in row)]
+
+
 def _rows(run: Run) -> list[tuple[str, list[Cell | None]]]:
     return [(c.nodeid, [run.cells.get((c.nodeid, s.number)) for s in run.steps]) for c in run.cases]
 
@@ -60,11 +71,11 @@ def markdown(run: Run) -> str:
     for case, row in _rows(run):
         words = [_mark(c, run.strict_skips) for c in row]
         lines.append(f"| {_cellsafe(case.removeprefix('selftests/'))} | " + " | ".join(words) + " |")
-    figures = [(case, row) for case, row in _rows(run) if any(c and c.figures for c in row)]
+    figures = with_figures(run)
     if figures:
         lines += ["", "| figure | " + " | ".join(headings(run)) + " |", "|---|" + "---|" * len(run.steps)]
         for case, row in figures:
-            words = [_cellsafe("; ".join(figure_text(f) for f in c.figures)) if c else "" for c in row]
+            words = [_cellsafe(figures_text(c)) if c else "" for c in row]
             lines.append(f"| {_cellsafe(case.split('::')[-1])} | " + " | ".join(words) + " |")
     for step in run.warned():
         lines += ["", f"New compiler warnings at {step.name}:", ""]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vm.matrix import Run, Step
-from vm.output import headings, summary
+from vm.output import figures_text, headings, summary, with_figures
 from vm.reports import Cell
 from vm.run import Listener
 from vm.verdict import Verdict, red
@@ -104,12 +104,26 @@ class Progress(Listener):
             cells = [self.run.cells.get((case.nodeid, s.number)) for s in self.run.steps]
             table.add_row(Text(case.nodeid.removeprefix("selftests/")), *(self._sign(c) for c in cells))
         self.console.print(table)
+        self._figures()
         for cell in self.run.red_cells():
             name = self.run.series.step_name(cell.step)
             self.console.print(Text(f"{name} {cell.case}: {cell.verdict}: {cell.reason}"), style="red")
         if self.run.trouble:
             self.console.print(Text(self.run.trouble), style="red")
         self.console.print(Text(summary(self.run)), style="bold")
+
+    def _figures(self) -> None:
+        rows = with_figures(self.run)
+        if not rows:
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("figure", *headings(self.run)):
+            table.add_column(heading, overflow="fold")
+        for case, row in rows:
+            table.add_row(
+                Text(case.split("::")[-1]), *(Text(figures_text(c).replace("; ", "\n") if c else "") for c in row)
+            )
+        self.console.print(table)
 
     def _sign(self, cell: Cell | None) -> Text:
         if cell is None:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pexpect
@@ -15,7 +14,9 @@ import pytest
 from vm.paths import PATCHES, REPO
 
 pytestmark = pytest.mark.guest
-PERPATCH = [sys.executable, "-c", "from vm.cli import main; main()"]
+# A background job of a shell that is not interactive has SIGINT ignored, and so would what it starts.
+HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+PERPATCH = [sys.executable, "-c", f"{HEARS}; from vm.cli import main; main()"]
 
 
 def test_shell_is_a_shell_in_that_kernel() -> None:
@@ -67,18 +68,22 @@ def test_ctrl_c_keeps_what_had_arrived_and_leaves_nothing_running(tmp_path: Path
         stdin=subprocess.DEVNULL,
         text=True,
     )
-    tree = psutil.Process(child.pid)
-    began = time.monotonic()
-    while not any("qemu" in p.name() for p in tree.children(recursive=True)):
-        assert child.poll() is None and time.monotonic() < began + 300
-        time.sleep(0.1)
-    time.sleep(3)
-    below = tree.children(recursive=True)
-    child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=60)
-    assert child.returncode == 130, out
-    _, alive = psutil.wait_procs(below, timeout=5)
-    assert alive == []
+    try:
+        assert child.stdout is not None
+        said = []
+        for line in child.stdout:
+            said.append(line)
+            if "cases done" in line:  # the first step is through, the next one under way
+                break
+        below = psutil.Process(child.pid).children(recursive=True)
+        child.send_signal(signal.SIGINT)
+        out, _ = child.communicate(timeout=60)
+        assert child.returncode == 130, "".join(said) + out
+        _, alive = psutil.wait_procs(below, timeout=5)
+        assert alive == []
+    finally:
+        child.terminate()
+        child.wait()
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["interrupted"] is True
-    assert {c["verdict"] for c in results["cells"]} & {"LOST"}
+    assert {"PASS", "LOST"} <= {c["verdict"] for c in results["cells"]}
