@@ -69,7 +69,7 @@ def cells(
 
     A guest that ends in the middle of a case gives that case the verdict; one that says it is done leaves none.
     """
-    known, left = {c.nodeid: c for c in todo}, {c.nodeid: c for c in todo}
+    left = {c.nodeid: c for c in todo}
     running: str | None = None
     reports: list[dict[str, Any]] = []
     errors: dict[str, str] = {}
@@ -97,12 +97,12 @@ def cells(
                     case.nodeid, step, Verdict.ERROR, f"not collected in the guest: {_last_error(why)}", text=why
                 )
                 del left[case.nodeid]
-            return [c for c in known.values() if c.nodeid in left], "pytest ended early"
+            return list(left.values()), "pytest ended early"
         elif event.kind in _ENDS:
             if running in left:
                 yield _dead(left.pop(running), event, step, reports)
-            return [c for c in known.values() if c.nodeid in left], data["why"]
-    return [c for c in known.values() if c.nodeid in left], "nothing more came"
+            return list(left.values()), data["why"]
+    return list(left.values()), "nothing more came"
 
 
 def _dead(case: Case, event: Event, step: int, reports: list[dict[str, Any]]) -> Cell:

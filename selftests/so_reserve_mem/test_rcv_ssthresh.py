@@ -61,7 +61,7 @@ def test_window_on_the_wire(sockets: sock.Sockets, veth: link.Veth, pressure: Pr
     pressure.on()
     fall_behind(a, b)
     trickle(a, b)
-    skip(wire)
+    discard(wire)
     sock.transfer(a, b, sock.MSS)
     assert size * 0.4 <= last_window(wire, b) << scale <= size
 
@@ -119,7 +119,7 @@ def packets(wire: socket.socket, sender: socket.socket) -> "list[TCP]":
     return [p for p in seen if p.sport == port]
 
 
-def skip(wire: socket.socket) -> None:
+def discard(wire: socket.socket) -> None:
     """Forget what has been captured, or else the capture's buffer is full when it matters."""
     with suppress(BlockingIOError):
         while wire.recv(1, socket.MSG_DONTWAIT):
