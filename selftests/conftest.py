@@ -17,10 +17,14 @@ MARKS = (
     "red_on(*ids): the mutants or released kernels that were seen to turn the case red",
     "fresh: wants a resumed guest of its own",
     "virtual_time: measures, so it runs where the guest clock counts instructions",
+    "cpus(count): a race, so it runs in real time on so many CPUs",
+    "boot(arguments): wants a guest that was booted with these kernel arguments",
+    "known_issue(id, symptom): fails, and says so, on the released kernels that known-issues.toml names",
     "timeout(seconds): deadline in QEMU's CPU seconds",
 )
 
 DEFERRED = pytest.StashKey[ExitStack]()
+TCP_MEM = pytest.StashKey[TcpMem]()
 LEDGER = pytest.StashKey[books.Ledger]()
 serial = itertools.count()
 
@@ -48,6 +52,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         # counts also on a step where the case is expected to fail.
         if DEFERRED in item.stash:
             item.stash[DEFERRED].close()
+            item.stash[TCP_MEM].restore()  # the check may have to reserve
             item.stash[LEDGER].check()
 
 
@@ -59,9 +64,10 @@ def undo_last(request: pytest.FixtureRequest) -> Iterator[ExitStack]:
 
 
 @pytest.fixture(autouse=True)
-def tcp_mem(undo_last: ExitStack) -> TcpMem:
+def tcp_mem(request: pytest.FixtureRequest, undo_last: ExitStack) -> TcpMem:
     """net.ipv4.tcp_mem of the machine, restored after the case."""
-    return TcpMem(undo_last)  # before the new namespace, which has no such file
+    request.node.stash[TCP_MEM] = tcp_mem = TcpMem(undo_last)  # before the new namespace, which has no such file
+    return tcp_mem
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vm.arch import Arch
+from vm.image import Image
 from vm.paths import cache
 from vm.qemu import Machine, Qemu, QemuGone, version
 
@@ -25,7 +26,7 @@ class Accel:
     why: str
 
 
-def choose(wanted: str, arch: Arch, kernel: Path, root: Path) -> Accel:
+def choose(wanted: str, arch: Arch, image: Image, root: Path) -> Accel:
     """auto: KVM where this very kernel boots under it, else TCG in virtual time; kvm, tcg: as told."""
     if wanted == "tcg":
         return Accel("icount", "tcg: as asked for")
@@ -36,17 +37,17 @@ def choose(wanted: str, arch: Arch, kernel: Path, root: Path) -> Accel:
         return Accel("icount", "tcg: no /dev/kvm here")
     if not os.access(device, os.R_OK | os.W_OK):
         return Accel("icount", "tcg: /dev/kvm may not be opened by this user: join the group kvm")
-    return _remembered(arch, kernel, root)
+    return _remembered(arch, image, root)
 
 
-def _remembered(arch: Arch, kernel: Path, root: Path) -> Accel:
+def _remembered(arch: Arch, image: Image, root: Path) -> Accel:
     """The probe's answer, kept for this host: host kernel, QEMU and CPU flags name it."""
     flags = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("flags")), "")
     key = hashlib.sha256(f"{platform.release()} {version(arch.qemu)} {flags}".encode()).hexdigest()[:24]
     record = cache() / "accel" / f"{key}.json"
     if record.is_file():
         return Accel(**json.loads(record.read_text()))
-    answer = probe(arch, kernel, root, record.with_suffix(".console"))
+    answer = probe(arch, image, root, record.with_suffix(".console"))
     record.parent.mkdir(parents=True, exist_ok=True)
     half = record.with_suffix(f".{os.getpid()}")
     half.write_text(json.dumps({"name": answer.name, "why": answer.why}))
@@ -54,9 +55,9 @@ def _remembered(arch: Arch, kernel: Path, root: Path) -> Accel:
     return answer
 
 
-def probe(arch: Arch, kernel: Path, root: Path, console: Path) -> Accel:
+def probe(arch: Arch, image: Image, root: Path, console: Path) -> Accel:
     """Boot the kernel under KVM until it has printed its first line, or the deadline."""
-    line = Machine(arch, "kvm").line(kernel, root, "ignore_loglevel")
+    line = Machine(arch, "kvm", append="ignore_loglevel").line(image, root)
     with Qemu(line, console) as qemu:
         try:
             qemu.connect(PROBE_SECONDS)

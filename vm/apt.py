@@ -14,11 +14,15 @@ from pathlib import Path
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-# Which suite has which kernel, as (package pattern, suite, is it on the security mirror).
+# Which suites have which kernel, as (package pattern, suites in which to look); *-security is on a mirror of its own.
 SUITES = [
-    (r"linux-source-5\.10$", "bullseye-security", True),
-    (r"linux-source-6\.1$", "bookworm", False),
-    (r"linux-source-6\.12$", "trixie", False),
+    (r"linux-source-5\.10$", ["bullseye-security"]),
+    (r"linux-source-6\.1$", ["bookworm"]),
+    (r"linux-source-6\.12$", ["trixie"]),
+    (r"linux-image-5\.10\b", ["bullseye-security"]),
+    (r"linux-image-6\.1\b", ["bookworm-security", "bookworm"]),
+    (r"linux-image-6\.12\b", ["trixie-security", "trixie"]),
+    (r"linux-image-", ["trixie-backports", "sid", "experimental"]),
 ]
 
 
@@ -26,11 +30,11 @@ class Unavailable(Exception):
     """The package cannot be had this way; the text says why."""
 
 
-def suite_of(package: str) -> tuple[str, bool]:
-    """The suite that has a package, and whether it is a security suite; Unavailable where none is known."""
-    for pattern, suite, security in SUITES:
+def suites_of(package: str) -> list[str]:
+    """The suites that may have a package, best first; Unavailable where none is known."""
+    for pattern, suites in SUITES:
         if re.match(pattern, package):
-            return suite, security
+            return suites
     raise Unavailable(f"no suite is known to have {package}")
 
 
@@ -52,23 +56,55 @@ def mirror(security: bool) -> str:
     return wanted[0] if wanted else debian[0][1]
 
 
+class Archive:
+    """One suite of the distribution's archive behind a private apt state; use it as a context."""
+
+    def __init__(self, suite: str, near: Path, say: Callable[[str], None]) -> None:
+        """near: the directory beneath which the state lives for a while. Unavailable says why there is none."""
+        site = mirror("security" in suite)
+        if not KEYRING.is_file():
+            raise Unavailable(f"no {KEYRING} to check the archive's signature with: install debian-archive-keyring")
+        near.mkdir(parents=True, exist_ok=True)
+        self.suite = suite
+        self._state = tempfile.TemporaryDirectory(dir=near)
+        self._options = _private(Path(self._state.name), f"deb [signed-by={KEYRING}] {site} {suite} main\n")
+        say(f"apt index of {suite}")
+        try:
+            _run(["apt-get", "-q", *self._options, "update"], near)
+        except Unavailable:
+            self._state.cleanup()
+            raise
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._state.cleanup()
+
+    def names(self, pattern: str) -> list[str]:
+        """Names of packages that match a regular expression, oldest version first."""
+        said = _run(["apt-cache", *self._options, "search", "--names-only", pattern], Path(self._state.name))
+        return sorted((line.split()[0] for line in said.splitlines()), key=version_key)
+
+    def download(self, package: str, into: Path) -> Path:
+        """Download one package's .deb into a directory; Unavailable says why not."""
+        _run(["apt-get", "-q", *self._options, "download", package], into)
+        found = sorted(into.glob(f"{package}_*.deb"))
+        if not found:
+            raise Unavailable(f"{self.suite} has no {package}")
+        return found[-1]
+
+
+def version_key(name: str) -> list[int]:
+    """Numbers in a name, so that 6.1.0-57 sorts after 6.1.0-9."""
+    return [int(n) for n in re.findall(r"\d+", name)]
+
+
 def fetch(package: str, into: Path, say: Callable[[str], None]) -> Path:
     """Download one package's .deb into a directory; Unavailable says why not."""
-    suite, security = suite_of(package)
-    site = mirror(security)
-    if not KEYRING.is_file():
-        raise Unavailable(f"no {KEYRING} to check the archive's signature with: install debian-archive-keyring")
-    into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=into) as state:
-        options = _private(Path(state), f"deb [signed-by={KEYRING}] {site} {suite} main\n")
-        say(f"source: apt index of {suite}")
-        _apt(options, "update", into)
-        say(f"source: downloading {package}")
-        _apt(options, "download", into, package)
-    found = sorted(into.glob(f"{package}_*.deb"))
-    if not found:
-        raise Unavailable(f"{suite} has no {package}")
-    return found[-1]
+    with Archive(suites_of(package)[0], into, say) as archive:
+        say(f"downloading {package}")
+        return archive.download(package, into)
 
 
 def _private(state: Path, sources: str) -> list[str]:
@@ -87,11 +123,10 @@ def _private(state: Path, sources: str) -> list[str]:
     return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
 
 
-def _apt(options: list[str], verb: str, where: Path, *words: str) -> None:
-    done = subprocess.run(
-        ["apt-get", "-q", *options, verb, *words], cwd=where, capture_output=True, text=True, stdin=subprocess.DEVNULL
-    )
+def _run(command: list[str], where: Path) -> str:
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     # update returns 0 with only warnings when an index could not be had.
     bad = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W: Failed", "W: GPG"))]
     if done.returncode or bad:
-        raise Unavailable(bad[0] if bad else f"apt-get {verb} exited {done.returncode}")
+        raise Unavailable(bad[0] if bad else f"{command[0]} exited {done.returncode}")
+    return done.stdout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vm.errors import Mistake
 from vm.series import Series, known
@@ -20,7 +20,9 @@ class Case:
 
     says: the first sentence of its docstring. introduced_by: (series, patch id) or None for an invariant.
     red_on: the breaks that were seen to turn it red. fresh: wants a resumed guest of its own.
-    virtual_time: measures, so needs a guest whose clock counts instructions. timeout: QEMU CPU seconds.
+    virtual_time: measures, so needs a guest whose clock counts instructions. cpus: more than one for races, in real
+    time. boot: kernel arguments that the guest is booted with. timeout: QEMU CPU seconds.
+    known_issues: (id, what a failure by it says, as a regular expression) each.
     """
 
     nodeid: str
@@ -30,6 +32,9 @@ class Case:
     fresh: bool = False
     virtual_time: bool = False
     timeout: float = DEFAULT_TIMEOUT
+    cpus: int = 1
+    boot: str = ""
+    known_issues: tuple[tuple[str, str], ...] = ()
 
     @property
     def module(self) -> str:
@@ -57,7 +62,29 @@ def of_item(item: pytest.Item) -> Case:
         fresh=item.get_closest_marker("fresh") is not None,
         virtual_time=item.get_closest_marker("virtual_time") is not None,
         timeout=float(timeout.args[0]) if timeout else DEFAULT_TIMEOUT,
+        cpus=_argument(item, "cpus", int, 1),
+        boot=_argument(item, "boot", str, ""),
+        known_issues=tuple(_known_issue(item, mark) for mark in item.iter_markers("known_issue")),
     )
+
+
+def _argument(item: pytest.Item, name: str, kind: type[Any], default: Any) -> Any:
+    mark = item.get_closest_marker(name)
+    if mark is None:
+        return default
+    if len(mark.args) != 1 or not isinstance(mark.args[0], kind):
+        raise Mistake(f"{item.nodeid}: {name} takes one {kind.__name__}")
+    return mark.args[0]
+
+
+def _known_issue(item: pytest.Item, mark: pytest.Mark) -> tuple[str, str]:
+    symptom = mark.kwargs.get("symptom", "")
+    if len(mark.args) != 1 or not isinstance(symptom, str) or not symptom:
+        raise Mistake(
+            f"{item.nodeid}: known_issue takes an id and what the failure says: "
+            'known_issue("window-clamp-ignored", symptom="524288")'
+        )
+    return str(mark.args[0]), symptom
 
 
 def applies(case: Case, series: Series) -> bool:
@@ -73,6 +100,9 @@ def applies(case: Case, series: Series) -> bool:
     if name != series.name or not series.declared:
         return False
     series.step_of(patch)
+    for issue, _ in case.known_issues:
+        if issue not in {i.id for i in series.issues}:
+            raise Mistake(f"{case.nodeid}: known_issue {issue!r}: not in known-issues.toml of {name}")
     return True
 
 
@@ -84,6 +114,6 @@ def groups(cases: list[Case]) -> list[list[Case]]:
     shared: dict[str, list[Case]] = {}
     for case in cases:
         name = case.nodeid if case.fresh else case.module if case.virtual_time else case.module.rpartition("/")[0]
-        shared.setdefault(name, []).append(case)
+        shared.setdefault(f"{name} {case.cpus} {case.boot}", []).append(case)
     # The long ones first, so that the last guest to end is a short one.
     return sorted(shared.values(), key=len, reverse=True)

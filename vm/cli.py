@@ -30,7 +30,7 @@ app = typer.Typer(
 
 SeriesOption = Annotated[str, typer.Option("--series", help="name under patches/, directory of patches, or mbox")]
 StepsOption = Annotated[
-    list[str] | None, typer.Option("--step", help="base, a number, 2/3 or a patch's id; repeatable")
+    list[str] | None, typer.Option("--step", help="base, a number, 2/3, a patch's id, or all; repeatable")
 ]
 TreeOption = Annotated[str | None, typer.Option("--tree", help="a kernel git tree to apply the series on")]
 BaseOption = Annotated[str | None, typer.Option("--base", help="the revision of --tree (default: HEAD)")]
@@ -42,6 +42,10 @@ def run(
     context: typer.Context,
     series_word: SeriesOption = DEFAULT_SERIES,
     step: StepsOption = None,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option("--kernel", help="debian:6.1, a linux-image package, host, or a bzImage; repeatable"),
+    ] = None,
     tree: TreeOption = None,
     base: BaseOption = None,
     tarball: TarballOption = None,
@@ -51,7 +55,7 @@ def run(
     strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
-    """Run the cases on every step and print the matrix. Other arguments go to pytest (-k, -m, paths)."""
+    """Run the cases on every step, or on --kernel, and print the matrix. Other words go to pytest (-k, -m, paths)."""
     from vm import output
     from vm.plugin import collect
     from vm.progress import Progress
@@ -60,8 +64,11 @@ def run(
     _choice("--accel", accel, ("auto", "kvm", "tcg"))
     _choice("--guest", guest, ("warm", "vng"))
     under_test = series.load(series_word)
-    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips)
-    steps = steps_of(under_test, step or [])
+    kernels = tuple(dict.fromkeys(kernel or ()))
+    if kernels and guest == "vng":
+        raise Mistake("--guest vng: cannot run --kernel: leave it out, warm guests can")
+    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels)
+    steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-{under_test.name}"
@@ -98,7 +105,7 @@ def build(
     from vm.run import steps_of
 
     under_test = series.load(series_word)
-    steps = steps_of(under_test, step or [])
+    steps = steps_of(under_test, step or ["all"])
     found = source.find(under_test.base, tree, base, tarball, _note)
     builder = Builder(found, under_test, arch.load(), cache() / "logs" / under_test.name)
     failed = False
@@ -137,7 +144,7 @@ def shell(
     found = source.find(under_test.base, tree, base, tarball, _note)
     with _building(under_test.step_name(k)) as progress:
         image = Builder(found, under_test, data, cache() / "logs" / under_test.name).image(k, progress)
-    chosen = acceleration.choose(accel, data, image.kernel, root.image())
+    chosen = acceleration.choose(accel, data, image, root.image())
     typer.echo(f"{under_test.name} {under_test.step_name(k)} on {found.label}; {chosen.why}", err=True)
     raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm"))
 

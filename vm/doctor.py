@@ -109,8 +109,8 @@ def _source(base: str) -> Finding:
     if have:
         return Finding("source", True, f"{have[-1].parent.name}, in the cache")
     try:
-        suite, security = apt.suite_of(f"linux-source-{base}")
-        apt.mirror(security)
+        suite = apt.suites_of(f"linux-source-{base}")[0]
+        apt.mirror("security" in suite)
         return Finding("source", True, f"linux-source-{base} of {suite}, through this machine's apt mirror")
     except (apt.Unavailable, Mistake) as e:
         return Finding("source", False, f"none for linux {base}: {e}", "give --tree PATH or --tarball PATH#SHA256")

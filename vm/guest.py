@@ -46,12 +46,10 @@ def state_key(line: list[str], image_key: str, root_key: str, qemu: str) -> str:
 class Warm:
     """A kernel that can be resumed: the machine line and its saved state (made on first use)."""
 
-    def __init__(
-        self, machine: Machine, kernel: Path, image_key: str, root: Path, logs: Path, stopping: threading.Event
-    ) -> None:
+    def __init__(self, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event) -> None:
         self.machine, self.logs, self.stopping = machine, logs, stopping
-        self.line = machine.line(kernel, root)
-        key = state_key(self.line, image_key, root.stem, version(machine.arch.qemu))
+        self.line = machine.line(image, root)
+        key = state_key(self.line, image.key, root.stem, version(machine.arch.qemu))
         self.state = cache() / "states" / f"{key}.state"
         self._runs = itertools.count(1)  # next() is atomic: groups of a step share this object
 
@@ -71,7 +69,7 @@ class Warm:
         return self.state.is_file() and self.state.stat().st_size > 1 << 20
 
     def _boot(self) -> None:
-        log = self.logs / f"boot-{self.machine.accel}.console"
+        log = self.logs / f"boot-{self.machine.name}.console"
         with (
             tempfile.TemporaryDirectory(dir=self.state.parent) as scratch,
             Qemu(self.line, log) as qemu,
@@ -106,7 +104,7 @@ class Warm:
 
     def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
         """Resume a guest and run cases in it; every event as it comes, the last is done, panic, hang, died or infra."""
-        log = self.logs / f"{self.machine.accel}-{next(self._runs)}.console"
+        log = self.logs / f"{self.machine.name}-{next(self._runs)}.console"
         with Qemu(self.line, log, self.state) as qemu:
             resumed = False
             try:
@@ -134,10 +132,20 @@ def _forget(states: Path) -> None:
 Guest = Warm | Vng
 
 
-def guest_for(
-    how: str, arch: Arch, kind: str, image: Image, root: Path, logs: Path, stopping: threading.Event
-) -> Guest:
-    """The guest that runs cases: how is warm (our own root) or vng (virtme-ng's); kind: icount or kvm."""
+def machine_for(case: Case, arch: Arch, functional: str) -> Machine:
+    """The hardware that a case asks for; functional: the accelerator of cases that ask for nothing (icount or kvm).
+
+    Races want real time: under TCG that is multi-threaded emulation without a virtual clock.
+    """
+    if case.cpus > 1:
+        accel = "kvm" if functional == "kvm" else "tcg"
+    else:
+        accel = "icount" if case.virtual_time else functional
+    return Machine(arch, accel, case.cpus, append=case.boot)
+
+
+def guest_for(how: str, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event) -> Guest:
+    """The guest that runs cases on a machine: how is warm (our own root) or vng (virtme-ng's)."""
     if how == "vng":
-        return Vng(arch, image.kernel, kind, logs, stopping)
-    return Warm(Machine(arch, kind), image.kernel, image.key, root, logs, stopping)
+        return Vng(machine, image.kernel, logs, stopping)
+    return Warm(machine, image, root, logs, stopping)

@@ -31,10 +31,11 @@ Progress = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Image:
-    """One built kernel: dir holds kernel, vmlinux, config and image.json.
+    """One kernel: dir holds kernel, config, image.json, and vmlinux where it was built here.
 
     warnings: every compiler warning seen up to this step, without line numbers; new_warnings: those that the step
     before did not have. seconds: wall time of the build; 0 objects means that nothing had to be compiled.
+    release, version: of a kernel that was built elsewhere, as uname -r (6.1.0-50-amd64) and upstream (6.1.170) have it.
     """
 
     key: str
@@ -46,11 +47,27 @@ class Image:
     new_warnings: tuple[str, ...]
     seconds: float
     objects: int
+    release: str = ""
+    version: str = ""
 
     @property
     def kernel(self) -> Path:
         """What QEMU boots."""
         return Path(self.dir) / "kernel"
+
+    @property
+    def initramfs(self) -> Path | None:
+        """What loads the drivers that mounting our root takes; None where all of them are built in."""
+        return self._beside("initramfs")
+
+    @property
+    def modules(self) -> Path | None:
+        """A squashfs for /lib/modules/RELEASE; None where the kernel came without modules."""
+        return self._beside("modules.squashfs")
+
+    def _beside(self, name: str) -> Path | None:
+        path = Path(self.dir) / name
+        return path if path.is_file() else None
 
 
 def compiler(arch: Arch) -> str:
@@ -77,15 +94,15 @@ def key_of(source: Source, series: Series, step: int, arch: Arch, cc: str) -> st
     return h.hexdigest()[:24]
 
 
-def cached(key: str) -> Image | None:
+def cached(key: str, store: str = "images") -> Image | None:
     """The image of that key if it is in the cache and whole (its kernel's sha256 is checked)."""
-    record = cache() / "images" / key / "image.json"
+    record = cache() / store / key / "image.json"
     try:
         row = json.loads(record.read_text())
         row["warnings"], row["new_warnings"] = tuple(row["warnings"]), tuple(row["new_warnings"])
         image = Image(**row)
         whole = hashlib.sha256(image.kernel.read_bytes()).hexdigest() == image.sha256
-        whole &= all((record.parent / name).is_file() for name in ("config", "vmlinux"))
+        whole &= all((record.parent / name).is_file() for name in ("config", *(() if image.release else ("vmlinux",))))
     except (OSError, ValueError, TypeError, KeyError):
         return None
     return image if whole else None

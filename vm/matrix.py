@@ -7,23 +7,39 @@ from typing import Any
 
 from vm.cases import Case
 from vm.image import Image
+from vm.released import slug
 from vm.reports import Cell
 from vm.series import Series
 from vm.source import Source
+from vm.subject import Subject
 from vm.verdict import Verdict, red
 
 
 @dataclass
 class Step:
-    """What became of one step: its image, or the verdict that took its place and why."""
+    """What became of one column: its image, or the verdict that took its place and why.
 
-    number: int
-    name: str
+    number: of a step of the series; None for a kernel that was built elsewhere, whose subject says what it carries only
+    once it is there.
+    """
+
+    subject: Subject
     title: str
+    number: int | None = None
     image: Image | None = None
     verdict: Verdict | None = None
     reason: str = ""
     log: str = ""
+
+    @property
+    def name(self) -> str:
+        """base, 1/3, debian:6.1."""
+        return self.subject.name
+
+    @property
+    def dir(self) -> str:
+        """Where its logs are below the results directory."""
+        return f"step-{self.number}" if self.number is not None else slug(self.name)
 
 
 @dataclass
@@ -43,7 +59,7 @@ class Run:
     accel_why: str = ""
     guest: str = "warm"
     versions: dict[str, str] = field(default_factory=dict)
-    cells: dict[tuple[str, int], Cell] = field(default_factory=dict)
+    cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
     seconds: float = 0.0
     interrupted: bool = False
     trouble: str = ""
@@ -56,18 +72,18 @@ class Run:
         """A step that has no guest: its cells that have not arrived get the step's verdict."""
         step.verdict, step.reason, step.log = verdict, reason, log
         for case in self.cases:
-            self.add(Cell(case.nodeid, step.number, verdict, reason, console=log))
+            self.add(Cell(case.nodeid, step.name, verdict, reason, console=log))
 
     def close(self) -> None:
         """Name every cell that never arrived: nothing may be missing from the table."""
         for step in self.steps:
             for case in self.cases:
                 why = "interrupted" if self.interrupted else "no result arrived"
-                self.add(Cell(case.nodeid, step.number, Verdict.LOST, why))
+                self.add(Cell(case.nodeid, step.name, Verdict.LOST, why))
 
     def red_cells(self) -> list[Cell]:
         """The cells that fail the run, in table order."""
-        order = [self.cells.get((c.nodeid, s.number)) for c in self.cases for s in self.steps]
+        order = [self.cells.get((c.nodeid, s.name)) for c in self.cases for s in self.steps]
         return [cell for cell in order if cell and red(cell.verdict, self.strict_skips)]
 
     def exit_status(self) -> int:
@@ -91,7 +107,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """The run as docs/results.schema.json describes it."""
         return {
-            "schema": 1,
+            "schema": 2,
             "began": self.began,
             "seconds": round(self.seconds, 1),
             "exit_status": self.exit_status(),
@@ -116,6 +132,7 @@ class Run:
                     "says": c.says,
                     "introduced_by": list(c.introduced_by) if c.introduced_by else None,
                     "red_on": list(c.red_on),
+                    "known_issues": [issue for issue, _ in c.known_issues],
                 }
                 for c in self.cases
             ],
@@ -123,7 +140,7 @@ class Run:
                 _json_cell(cell, self.strict_skips)
                 for c in self.cases
                 for s in self.steps
-                if (cell := self.cells.get((c.nodeid, s.number)))
+                if (cell := self.cells.get((c.nodeid, s.name)))
             ],
         }
 
@@ -134,11 +151,15 @@ def _step(step: Step) -> dict[str, Any]:
         "step": step.number,
         "name": step.name,
         "title": step.title,
+        "patches": sorted(step.subject.patches),
+        "known_issues": sorted(step.subject.issues),
         "verdict": str(step.verdict) if step.verdict else None,
         "reason": step.reason,
         "log": step.log,
         "kernel": {
             "key": image.key,
+            "release": image.release,
+            "version": image.version,
             "sha256": image.sha256,
             "config_sha256": image.config_sha256,
             "compiler": image.compiler,

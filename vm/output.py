@@ -22,7 +22,7 @@ def write(run: Run, into: Path) -> None:
     (into / "matrix.md").write_text(markdown(run))
     for step in run.steps:
         if step.image:
-            where = into / f"step-{step.number}"
+            where = into / step.dir
             where.mkdir(exist_ok=True)
             shutil.copy(Path(step.image.dir) / "config", where / "config")
             (where / "warnings.txt").write_text("".join(f"{w}\n" for w in step.image.new_warnings))
@@ -47,7 +47,7 @@ def with_figures(run: Run) -> list[tuple[str, list[Cell | None]]]:
 
 
 def _rows(run: Run) -> list[tuple[str, list[Cell | None]]]:
-    return [(c.nodeid, [run.cells.get((c.nodeid, s.number)) for s in run.steps]) for c in run.cases]
+    return [(c.nodeid, [run.cells.get((c.nodeid, s.name)) for s in run.steps]) for c in run.cases]
 
 
 def headings(run: Run) -> list[str]:
@@ -83,9 +83,7 @@ def markdown(run: Run) -> str:
     reds = run.red_cells()
     if reds:
         lines += ["", "What is red:", ""]
-        lines += [
-            f"- {run.series.step_name(c.step)} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}" for c in reds
-        ]
+        lines += [f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}" for c in reds]
     return "\n".join(lines) + "\n"
 
 
@@ -106,7 +104,7 @@ def ktap(run: Run) -> str:
         lines += ["  KTAP version 1", f"  1..{len(run.cases)}"]
         good = step.verdict is None
         for m, case in enumerate(run.cases, 1):
-            cell = run.cells[case.nodeid, step.number]
+            cell = run.cells[case.nodeid, step.name]
             bad = red(cell.verdict, run.strict_skips)
             good &= not bad
             if bad and cell.text:
@@ -139,7 +137,7 @@ def junit(run: Run) -> str:
     """JUnit XML, one test suite a step; XFAIL and ABSENT are skipped there, with the reason."""
     suites = ET.Element("testsuites", name=run.series.name)
     for step in run.steps:
-        row = [run.cells[c.nodeid, step.number] for c in run.cases]
+        row = [run.cells[c.nodeid, step.name] for c in run.cases]
         bad = [c for c in row if red(c.verdict, run.strict_skips)]
         errors = [c for c in bad if c.verdict is not Verdict.FAIL]
         skipped = [c for c in row if c not in bad and c.verdict is not Verdict.PASS]
@@ -157,7 +155,7 @@ def junit(run: Run) -> str:
 def _testcase(cell: Cell, bad: list[Cell], run: Run) -> ET.Element:
     where, _, name = cell.case.partition("::")
     classname = where.removesuffix(".py").replace("/", ".")
-    case = ET.Element("testcase", classname=f"{run.series.step_name(cell.step)}.{classname}", name=_xml(name))
+    case = ET.Element("testcase", classname=f"{cell.step}.{classname}", name=_xml(name))
     case.set("time", f"{cell.seconds:.3f}")
     if cell in bad:
         kind = "failure" if cell.verdict is Verdict.FAIL else "error"

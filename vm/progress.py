@@ -34,8 +34,8 @@ class Progress(Listener):
         width = None if file.isatty() else 160
         self.console = _Console(file=file, soft_wrap=True, highlight=False, width=width)
         self.began = time.monotonic()
-        self.state = {s.number: "waiting" for s in run.steps}
-        self.last_line: dict[int, float] = {}
+        self.state = {s.name: "waiting" for s in run.steps}
+        self.last_line: dict[str, float] = {}
         self.live = Live(console=self.console, get_renderable=self._table, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Progress:
@@ -56,42 +56,43 @@ class Progress(Listener):
     def say(self, text: str) -> None:
         self._print(text)
 
-    def building(self, step: int, objects: int, what: str) -> None:
+    def building(self, step: str, objects: int, what: str) -> None:
         self.state[step] = f"building: {objects} objects, {what}" if objects else what
         # In a pipe one line every 30 s says that it is alive; a line an object would drown the log.
         if not self.console.is_terminal and time.monotonic() - self.last_line.get(step, 0) > 30:
             self.last_line[step] = time.monotonic()
-            self._print(f"{self.run.series.step_name(step)}: {self.state[step]}")
+            self._print(f"{step}: {self.state[step]}")
 
     def built(self, step: Step) -> None:
         if step.image is None or step.verdict:
-            self.state[step.number] = f"{step.verdict}: {step.reason}"
+            self.state[step.name] = f"{step.verdict}: {step.reason}"
             where = f" (see {step.log})" if step.log else ""
             self._print(f"{step.name}: {step.verdict}: {step.reason}{where}")
             return
-        self.state[step.number] = "built"
-        self._print(f"{step.name}: image {step.image.key} ({step.image.seconds:.0f} s when it was built)")
+        self.state[step.name] = "built"
+        made = f"{step.image.seconds:.0f} s when it was built" if not step.image.release else step.image.release
+        self._print(f"{step.name}: image {step.image.key} ({made})")
         for warning in step.image.new_warnings:
             self._print(f"{step.name}: new warning: {warning}")
 
-    def booted(self, step: int, kind: str, seconds: float) -> None:
+    def booted(self, step: str, kind: str, seconds: float) -> None:
         self.state[step] = "running"
         if seconds:
-            self._print(f"{self.run.series.step_name(step)}: booted and saved ({kind}, {seconds:.0f} s)")
+            self._print(f"{step}: booted and saved ({kind}, {seconds:.0f} s)")
 
     def cell(self, cell: Cell) -> None:
         have = [c.verdict for c in self.run.cells.values() if c.step == cell.step]
         bad = sum(red(v, self.strict) for v in have)
         self.state[cell.step] = f"{len(have)}/{len(self.run.cases)} cases" + (f", {bad} red" if bad else "")
         if red(cell.verdict, self.strict):
-            self._print(f"{self.run.series.step_name(cell.step)}: {cell.verdict} {cell.case}: {cell.reason}")
+            self._print(f"{cell.step}: {cell.verdict} {cell.case}: {cell.reason}")
         elif len(have) == len(self.run.cases):
-            self._print(f"{self.run.series.step_name(cell.step)}: {self.state[cell.step]} done")
+            self._print(f"{cell.step}: {self.state[cell.step]} done")
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))
         for step in self.run.steps:
-            table.add_row(step.name, Text(self.state[step.number], overflow="ellipsis"))
+            table.add_row(step.name, Text(self.state[step.name], overflow="ellipsis"))
         return table
 
     def finish(self) -> None:
@@ -101,13 +102,12 @@ class Progress(Listener):
         for heading in headings(self.run):
             table.add_column(heading, no_wrap=True)
         for case in self.run.cases:
-            cells = [self.run.cells.get((case.nodeid, s.number)) for s in self.run.steps]
+            cells = [self.run.cells.get((case.nodeid, s.name)) for s in self.run.steps]
             table.add_row(Text(case.nodeid.removeprefix("selftests/")), *(self._sign(c) for c in cells))
         self.console.print(table)
         self._figures()
         for cell in self.run.red_cells():
-            name = self.run.series.step_name(cell.step)
-            self.console.print(Text(f"{name} {cell.case}: {cell.verdict}: {cell.reason}"), style="red")
+            self.console.print(Text(f"{cell.step} {cell.case}: {cell.verdict}: {cell.reason}"), style="red")
         if self.run.trouble:
             self.console.print(Text(self.run.trouble), style="red")
         self.console.print(Text(summary(self.run)), style="bold")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shlex
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 from vm.arch import Arch
 from vm.errors import Infra
+from vm.image import Image
 
 MEMORY_MIB = 1024
 LONGEST_LINE = 64 << 20  # bytes; a report holds what a case printed, which may be much
@@ -29,14 +31,24 @@ class QemuGone(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """A guest's hardware: accelerator ("tcg", "icount" for virtual time, "kvm"), CPUs, memory in MiB."""
+    """A guest's hardware: accelerator ("tcg", "icount" for virtual time, "kvm"), CPUs, memory in MiB.
+
+    append: kernel arguments beside the architecture's own.
+    """
 
     arch: Arch
     accel: str
     cpus: int = 1
     memory: int = MEMORY_MIB
+    append: str = ""
 
-    def line(self, kernel: Path, root: Path, append: str = "") -> list[str]:
+    @property
+    def name(self) -> str:
+        """How its log files are called: icount, tcg-2-cpus."""
+        words = [self.accel, *([f"{self.cpus}-cpus"] if self.cpus > 1 else []), *self.append.split()]
+        return re.sub(r"[^\w.=-]", "_", "-".join(words))[:80]
+
+    def line(self, image: Image, root: Path) -> list[str]:
         """The whole QEMU line but for what differs from run to run (console file, sockets, incoming state)."""
         a = self.arch
         cpu = a.cpu_kvm if self.accel == "kvm" else a.cpu_tcg
@@ -44,9 +56,12 @@ class Machine:
         if self.accel == "icount":
             # align off: a slow host must not make the guest wait; sleep=off: idle time is skipped.
             line += ["-icount", f"shift={a.icount_shift},sleep=off"]
-        line += ["-smp", str(self.cpus), "-m", str(self.memory), "-kernel", str(kernel)]
-        words = f"console={a.console} root=/dev/vda rootfstype=squashfs ro init=/init {a.append} {append}"
+        line += ["-smp", str(self.cpus), "-m", str(self.memory), "-kernel", str(image.kernel)]
+        words = f"console={a.console} root=/dev/vda rootfstype=squashfs ro init=/init {a.append} {self.append}"
         line += ["-append", words.strip(), "-drive", f"file={root},if=virtio,format=raw,readonly=on"]
+        if image.initramfs:
+            line += ["-initrd", str(image.initramfs)]
+            line += ["-drive", f"file={image.modules},if=virtio,format=raw,readonly=on"]
         # A fixed seed and date: both are part of a saved state anyway, and a figure should not depend on them.
         return [*line, "-rtc", "base=2021-09-28T00:00:00,clock=vm", "-seed", "1"]
 

@@ -12,14 +12,14 @@ from vm import console
 from vm.cases import Case
 from vm.errors import StepFailed
 from vm.guest import Guest
-from vm.series import Series
-from vm.verdict import Outcome, Verdict, judge
+from vm.subject import Subject
+from vm.verdict import Outcome, Verdict, judge, known_issue
 from vm.wire import Event
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One case on one step.
+    """One case on one kernel; step: the name of its column in the matrix.
 
     seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them.
     text: the failure as pytest prints it, or the console's end. reports: pytest's own serialised reports.
@@ -27,7 +27,7 @@ class Cell:
     """
 
     case: str
-    step: int
+    step: str
     verdict: Verdict
     reason: str = ""
     seconds: float = 0.0
@@ -41,7 +41,7 @@ class Cell:
 _ENDS = {"panic": Verdict.PANIC, "hang": Verdict.HANG, "died": Verdict.LOST, "infra": Verdict.INFRA}
 
 
-def run_group(warm: Guest, group: list[Case], tar: str, series: Series, step: int) -> Iterator[Cell]:
+def run_group(warm: Guest, group: list[Case], tar: str, subject: Subject) -> Iterator[Cell]:
     """Run a group of cases to its end, with as many guests as it takes: a dead one costs one case, not the rest."""
     todo, fruitless = list(group), 0
     while todo:
@@ -49,22 +49,22 @@ def run_group(warm: Guest, group: list[Case], tar: str, series: Series, step: in
             warm.ensure()
         except StepFailed as e:
             for case in todo:
-                yield Cell(case.nodeid, step, Verdict(e.verdict), e.reason, console=str(e.log or ""))
+                yield Cell(case.nodeid, subject.name, Verdict(e.verdict), e.reason, console=str(e.log or ""))
             return
-        left, why = yield from cells(warm.run(todo, tar), todo, series, step)
+        left, why = yield from cells(warm.run(todo, tar), todo, subject)
         if warm.stopping.is_set():
             return
         fruitless = fruitless + 1 if len(left) == len(todo) else 0
         if fruitless == 2:
             for case in left:
-                yield Cell(case.nodeid, step, Verdict.INFRA, f"two guests in a row ended before any case: {why}")
+                yield Cell(
+                    case.nodeid, subject.name, Verdict.INFRA, f"two guests in a row ended before any case: {why}"
+                )
             return
         todo = left
 
 
-def cells(
-    events: Iterable[Event], todo: list[Case], series: Series, step: int
-) -> Generator[Cell, None, tuple[list[Case], str]]:
+def cells(events: Iterable[Event], todo: list[Case], subject: Subject) -> Generator[Cell, None, tuple[list[Case], str]]:
     """Cells from one guest's events, and (returned) the cases that it left undone and why.
 
     A guest that ends in the middle of a case gives that case the verdict; one that says it is done leaves none.
@@ -85,35 +85,42 @@ def cells(
         elif event.kind == "error":
             errors[str(data.get("nodeid", ""))] = str(data["error"])
         elif event.kind == "end" and running in left:
-            yield _cell(left.pop(running), reports, data, series, step)
+            yield _cell(left.pop(running), reports, data, subject)
             running = None
         elif event.kind == "done":
             if running in left:  # pytest.exit(), KeyboardInterrupt and the like: the rest gets another guest
-                yield Cell(running, step, Verdict.ERROR, "pytest ended in the middle of this case")
+                yield Cell(running, subject.name, Verdict.ERROR, "pytest ended in the middle of this case")
                 del left[running]
             for case in [c for c in left.values() if c.nodeid not in collected]:
                 why = errors.get(case.module, "the guest's pytest did not know this case")
                 yield Cell(
-                    case.nodeid, step, Verdict.ERROR, f"not collected in the guest: {_last_error(why)}", text=why
+                    case.nodeid,
+                    subject.name,
+                    Verdict.ERROR,
+                    f"not collected in the guest: {_last_error(why)}",
+                    text=why,
                 )
                 del left[case.nodeid]
             return list(left.values()), "pytest ended early"
         elif event.kind in _ENDS:
             if running in left:
-                yield _dead(left.pop(running), event, step, reports)
+                yield _dead(left.pop(running), event, subject, reports)
             return list(left.values()), data["why"]
     return list(left.values()), "nothing more came"
 
 
-def _dead(case: Case, event: Event, step: int, reports: list[dict[str, Any]]) -> Cell:
+def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, Any]]) -> Cell:
     log = str(event.data.get("console", ""))
     text = console.tail(console.read(Path(log))) if log else ""
-    return Cell(case.nodeid, step, _ENDS[event.kind], event.data["why"], text=text, console=log, reports=tuple(reports))
+    verdict, why = _ENDS[event.kind], str(event.data["why"])
+    if verdict in (Verdict.PANIC, Verdict.HANG) and (known := known_issue(case, subject, f"{why}\n{text}")):
+        verdict, why = Verdict.XFAIL, f"known issue {known}: {verdict}: {why}"
+    return Cell(case.nodeid, subject.name, verdict, why, text=text, console=log, reports=tuple(reports))
 
 
-def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], series: Series, step: int) -> Cell:
+def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subject: Subject) -> Cell:
     got = outcome(reports, end["kmsg"])
-    verdict, reason = judge(got, case, series, step)
+    verdict, reason = judge(got, case, subject)
     figures = [
         value for r in reports if r["when"] == "call" for name, value in r["user_properties"] if name == "figure"
     ]
@@ -123,7 +130,7 @@ def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], series
     text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
     return Cell(
         case=case.nodeid,
-        step=step,
+        step=subject.name,
         verdict=verdict,
         reason=reason,
         seconds=end["seconds"],

@@ -96,12 +96,26 @@ def image() -> Path:
 
 
 def _populate(top: Path) -> None:
-    for sub in ("bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc", "root", "var/tmp", "mnt"):
+    for sub in ("bin", "sbin", "proc", "sys", "dev", "run", "tmp", "etc", "root", "var/tmp", "mnt", "lib/modules"):
         (top / sub).mkdir(parents=True)
     binaries = [Path(sys._base_executable).resolve(), *(_tool(n) for n in TOOLS)]  # type: ignore[attr-defined]
     shutil.copy(_tool("busybox"), top / "bin/busybox")
-    for applet in ("sh", "mount", "poweroff", "reboot", "mkdir", "cat", "ls", "dmesg", "ps", "sysctl"):
+    for applet in (
+        "sh",
+        "mount",
+        "poweroff",
+        "reboot",
+        "mkdir",
+        "cat",
+        "ls",
+        "dmesg",
+        "ps",
+        "sysctl",
+        "uname",
+        "modprobe",
+    ):
         (top / "bin" / applet).symlink_to("busybox")
+    (top / "sbin/modprobe").symlink_to("/bin/busybox")  # where the kernel looks for it
     for name in TOOLS:
         shutil.copy(_tool(name), top / "sbin" / name)
     stdlib = Path(sysconfig.get_path("stdlib", vars={"base": sys.base_prefix}))

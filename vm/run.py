@@ -16,20 +16,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vm import accel, arch, qemu, root, source
+from vm import accel, arch, qemu, released, root, source
 from vm.cases import Case, groups
 from vm.errors import Infra, Mistake, StepFailed
-from vm.guest import Guest, guest_for, selftests_tar
+from vm.guest import Guest, guest_for, machine_for, selftests_tar
 from vm.image import Builder, Image
 from vm.matrix import Run, Step
+from vm.qemu import Machine
 from vm.reports import Cell, run_group
 from vm.series import Series
+from vm.subject import Subject, released_subject, step_subject
 from vm.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng."""
+    """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng.
+
+    kernels: columns beside the steps, as released.find() takes them.
+    """
 
     tree: str | None = None
     base: str | None = None
@@ -38,6 +43,7 @@ class Options:
     guest: str = "warm"
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     strict_skips: bool = False
+    kernels: tuple[str, ...] = ()
 
 
 class Listener:
@@ -46,13 +52,13 @@ class Listener:
     def say(self, text: str) -> None:
         """One line of news."""
 
-    def building(self, step: int, objects: int, what: str) -> None:
+    def building(self, step: str, objects: int, what: str) -> None:
         """An object of a step's kernel was compiled."""
 
     def built(self, step: Step) -> None:
         """A step has its image, or the verdict that took its place."""
 
-    def booted(self, step: int, kind: str, seconds: float) -> None:
+    def booted(self, step: str, kind: str, seconds: float) -> None:
         """A warm state is there; 0 seconds: it was in the cache."""
 
     def cell(self, cell: Cell) -> None:
@@ -60,13 +66,16 @@ class Listener:
 
 
 def prepare(series: Series, cases: list[Case], steps: list[int], options: Options) -> Run:
-    """An empty Run for these steps."""
+    """An empty Run for these steps and options.kernels."""
     titles = ["base", *(p.title for p in series.patches)]
+    columns = [Step(step_subject(series, k), titles[k], k) for k in steps]
+    # What a kernel carries is known when it is there.
+    columns += [Step(Subject(word, series, frozenset()), word) for word in options.kernels]
     return Run(
         series=series,
         source=None,
         cases=cases,
-        steps=[Step(k, series.step_name(k), titles[k]) for k in steps],
+        steps=columns,
         began=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         strict_skips=options.strict_skips,
         guest=options.guest,
@@ -90,7 +99,8 @@ class Pipeline:
         began = time.monotonic()
         try:
             o = self.options
-            self.run.source = source.find(self.run.series.base, o.tree, o.base, o.tarball, self.listener.say)
+            if any(step.number is not None for step in self.run.steps):
+                self.run.source = source.find(self.run.series.base, o.tree, o.base, o.tarball, self.listener.say)
             self.run.versions = {
                 "qemu": qemu.version(self.arch.qemu),
                 "python": platform.python_version(),
@@ -121,8 +131,8 @@ class Pipeline:
             self.builder.stop()
 
     def _work(self) -> None:
-        assert self.run.source
-        self.builder = Builder(self.run.source, self.run.series, self.arch, self.results)
+        if self.run.source:
+            self.builder = Builder(self.run.source, self.run.series, self.arch, self.results)
         self.tar = selftests_tar()
         with ThreadPoolExecutor(1) as build, ThreadPoolExecutor(self.options.jobs) as self.pool:
             try:
@@ -159,20 +169,30 @@ class Pipeline:
             raise bad
 
     def _build(self, step: Step) -> None:
-        assert self.builder
         told = [0.0]
 
         def progress(objects: int, what: str) -> None:
             if time.monotonic() - told[0] > 0.2:
                 told[0] = time.monotonic()
-                self.news.put(partial(self.listener.building, step.number, objects, what))
+                self.news.put(partial(self.listener.building, step.name, objects, what))
 
         try:
-            image = self.builder.image(step.number, progress)
+            if step.number is None:
+                image, step.subject = self._elsewhere(step.name)
+            else:
+                assert self.builder
+                image = self.builder.image(step.number, progress)
         except StepFailed as e:
             self.news.put(partial(self._no_image, step, e))
         else:
             self.news.put(partial(self._image, step, image))
+
+    def _elsewhere(self, word: str) -> tuple[Image, Subject]:
+        image = released.find(word, self.arch, self._say)
+        return image, released_subject(self.run.series, word, image.version)
+
+    def _say(self, text: str) -> None:
+        self.news.put(partial(self.listener.say, text))
 
     def _no_image(self, step: Step, failed: StepFailed) -> None:
         self.run.lose(step, Verdict(failed.verdict), failed.reason, str(failed.log or ""))
@@ -187,21 +207,21 @@ class Pipeline:
     def _boot(self, step: Step, image: Image) -> None:
         """Have the states that the step's groups need, then hand each group to the pool."""
         root_image = root.image()
-        chosen = accel.choose(self.options.accel, self.arch, image.kernel, root_image)
+        chosen = accel.choose(self.options.accel, self.arch, image, root_image)
         self.news.put(partial(self._accelerated, chosen))
-        warms: dict[str, Guest] = {}
+        warms: dict[Machine, Guest] = {}
         for group in groups(self.run.cases):
-            kind = "icount" if group[0].virtual_time else chosen.name
-            if kind not in warms:
-                logs = self.results / f"step-{step.number}"
-                warms[kind] = guest_for(self.options.guest, self.arch, kind, image, root_image, logs, self.stopping)
+            machine = machine_for(group[0], self.arch, chosen.name)
+            if machine not in warms:
+                logs = self.results / step.dir
+                warms[machine] = guest_for(self.options.guest, machine, image, root_image, logs, self.stopping)
                 try:
-                    seconds = warms[kind].ensure()
+                    seconds = warms[machine].ensure()
                 except StepFailed as e:
                     self.news.put(partial(self._no_image, step, e))
                     return
-                self.news.put(partial(self.listener.booted, step.number, kind, seconds))
-            self.news.put(partial(self._submit, self.pool, self._group, warms[kind], group, step))
+                self.news.put(partial(self.listener.booted, step.name, machine.name, seconds))
+            self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
 
     def _accelerated(self, chosen: accel.Accel) -> None:
         if not self.run.accel:
@@ -209,7 +229,7 @@ class Pipeline:
             self.listener.say(f"accelerator: {chosen.why}")
 
     def _group(self, warm: Guest, group: list[Case], step: Step) -> None:
-        for cell in run_group(warm, group, self.tar, self.run.series, step.number):
+        for cell in run_group(warm, group, self.tar, step.subject):
             self.news.put(partial(self._cell, cell))
 
     def _cell(self, cell: Cell) -> None:
@@ -218,5 +238,5 @@ class Pipeline:
 
 
 def steps_of(series: Series, words: list[str]) -> list[int]:
-    """Steps as a user wrote them ("2", "base", "1/3", a patch's id), sorted; all of them where none is given."""
-    return sorted({series.step(w) for w in words}) if words else list(series.steps)
+    """Steps as a user wrote them ("2", "base", "1/3", a patch's id, "all"), sorted."""
+    return sorted({k for word in words for k in (series.steps if word == "all" else [series.step(word)])})

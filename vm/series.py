@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vm.errors import Mistake
+from vm.issues import Issue
+from vm.issues import load as load_issues
 from vm.paths import PATCHES
 
 _PREFIX = re.compile(r"^\s*(?:re:\s*)?\[(?P<tags>[^\]]*PATCH[^\]]*)\]\s*", re.I)
@@ -36,6 +38,7 @@ class Series:
     base: what the series was written on, as a kernel version ("5.10") or "" where nothing says.
     fragment: Kconfig lines that the series asks for beyond the guest's own.
     declared: whether a series.toml names the patches; cases can be tied to a declared series only.
+    merged_in: the version that has it upstream. issues: what released kernels that have it are known to do wrong.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Series:
     cover_letter: str = ""
     merged_in: str = ""
     declared: bool = False
+    issues: tuple[Issue, ...] = ()
 
     @property
     def steps(self) -> range:
@@ -117,6 +121,7 @@ def _declared(path: Path) -> Series:
             cover_letter=toml.get("cover_letter", ""),
             merged_in=toml.get("merged_in", ""),
             declared=True,
+            issues=load_issues(path),
         )
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise Mistake(f"{where}: not TOML: {e}") from None

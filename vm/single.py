@@ -7,35 +7,47 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vm import accel, arch, root, source
+from vm import accel, arch, released, root, source
 from vm.cases import Case, groups
-from vm.guest import Guest, guest_for, selftests_tar
+from vm.guest import Guest, guest_for, machine_for, selftests_tar
 from vm.image import Builder, cached, compiler, key_of
 from vm.paths import cache
+from vm.qemu import Machine
 from vm.reports import Cell, run_group
 from vm.series import Series
+from vm.subject import released_subject, step_subject
 
 
 def cells_of_step(
     series: Series, step: int, cases: list[Case], option: Any, say: Callable[[str], None]
 ) -> Iterator[Cell]:
-    """Run cases on one step. Raises StepFailed, Infra or Mistake; logs go under the cache (logs/SERIES/STEP)."""
+    """Run cases on one step, or on option.kernel; logs go under the cache (logs/SERIES/STEP).
+
+    Raises StepFailed, Infra or Mistake.
+    """
     machine_data = arch.load()
-    found = source.find(series.base, option.tree, option.base, option.tarball, say)
-    logs = cache() / "logs" / series.name / f"step-{step}"
-    image = cached(key_of(found, series, step, machine_data, compiler(machine_data)))
-    if image is None:
-        say(f"building {series.step_name(step)} of {series.name} on {found.label}")
-        image = Builder(found, series, machine_data, logs).image(step, every_30_s(say))
+    logs = cache() / "logs" / series.name / (f"step-{step}" if not option.kernel else released.slug(option.kernel))
+    if option.kernel:
+        image = released.find(option.kernel, machine_data, say)
+        subject = released_subject(series, option.kernel, image.version)
+        called = f"{image.release} ({image.version})"
+    else:
+        found = source.find(series.base, option.tree, option.base, option.tarball, say)
+        called = f"{series.name} {series.step_name(step)} on {found.label}"
+        cached_image = cached(key_of(found, series, step, machine_data, compiler(machine_data)))
+        if cached_image is None:
+            say(f"building {called}")
+        image = cached_image or Builder(found, series, machine_data, logs).image(step, every_30_s(say))
+        subject = step_subject(series, step)
     root_image = root.image()
-    chosen = accel.choose(option.accel, machine_data, image.kernel, root_image)
-    say(f"{series.name} {series.step_name(step)} on {found.label}; {chosen.why}")
-    tar, warms = selftests_tar(), dict[str, Guest]()
+    chosen = accel.choose(option.accel, machine_data, image, root_image)
+    say(f"{called}; {chosen.why}")
+    tar, warms = selftests_tar(), dict[Machine, Guest]()
     for group in groups(cases):
-        kind = "icount" if group[0].virtual_time else chosen.name
-        if kind not in warms:
-            warms[kind] = guest_for(option.guest, machine_data, kind, image, root_image, logs, threading.Event())
-        yield from run_group(warms[kind], group, tar, series, step)
+        machine = machine_for(group[0], machine_data, chosen.name)
+        if machine not in warms:
+            warms[machine] = guest_for(option.guest, machine, image, root_image, logs, threading.Event())
+        yield from run_group(warms[machine], group, tar, subject)
 
 
 def every_30_s(say: Callable[[str], None]) -> Callable[[int, str], None]:

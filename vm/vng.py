@@ -13,11 +13,10 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from vm.arch import Arch
 from vm.cases import Case
 from vm.errors import Infra
 from vm.paths import REPO
-from vm.qemu import MEMORY_MIB, Port
+from vm.qemu import MEMORY_MIB, Machine, Port
 from vm.wire import BOOT_CPU, Event, events
 
 
@@ -35,9 +34,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PATH": f"{Path(program()).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
-def command(kernel: Path, kvm: bool, *more: str) -> list[str]:
+def command(kernel: Path, kvm: bool, *more: str, cpus: int = 1) -> list[str]:
     """vng's line for a kernel. 9p, since virtiofsd is not packaged everywhere and the guest's config has both."""
-    line = [program(), "--run", str(kernel), "--force-9p", "--cpus", "1", "--memory", f"{MEMORY_MIB}M"]
+    line = [program(), "--run", str(kernel), "--force-9p", "--cpus", str(cpus), "--memory", f"{MEMORY_MIB}M"]
     return [*line, *([] if kvm else ["--disable-kvm"]), *more]
 
 
@@ -49,8 +48,8 @@ def shell(kernel: Path, kvm: bool) -> int:
 class Vng:
     """A guest under virtme-ng on the host's root: the same interface as guest.Warm, booted anew for every group."""
 
-    def __init__(self, arch: Arch, kernel: Path, kind: str, logs: Path, stopping: threading.Event) -> None:
-        self.arch, self.kernel, self.kind = arch, kernel, kind
+    def __init__(self, machine: Machine, kernel: Path, logs: Path, stopping: threading.Event) -> None:
+        self.machine, self.kernel = machine, kernel
         self.logs, self.stopping = logs, stopping
         self._runs = 0
 
@@ -61,7 +60,7 @@ class Vng:
     def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
         """Boot a guest and run cases in it; see wire.events()."""
         self._runs += 1
-        log = self.logs / f"vng-{self.kind}-{self._runs}.console"
+        log = self.logs / f"vng-{self.machine.name}-{self._runs}.console"
         log.parent.mkdir(parents=True, exist_ok=True)
         with _Guest(self, log) as guest:
             try:
@@ -87,12 +86,14 @@ class _Guest:
         self.server.listen(1)
         options = f"-chardev socket,id=perpatch,path={path} -device virtio-serial-pci"
         options += " -device virtserialport,chardev=perpatch,name=perpatch.0"
-        if vng.kind == "icount":
-            options += f" -icount shift={vng.arch.icount_shift},sleep=off"
+        machine = vng.machine
+        if machine.accel == "icount":
+            options += f" -icount shift={machine.arch.icount_shift},sleep=off"
         inside = f"cd / && PYTHONPATH={shlex.quote(str(REPO))} PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 "
         inside += f"{shlex.quote(sys.executable)} -m vm.inside.agent"
         # The agent warms up there as well: measured cases must find everything imported and read.
-        line = command(vng.kernel, vng.kind == "kvm", f"--qemu-opts={options}", f"--append={vng.arch.append}")
+        append = f"--append={machine.arch.append} {machine.append}".rstrip()
+        line = command(vng.kernel, machine.accel == "kvm", f"--qemu-opts={options}", append, cpus=machine.cpus)
         # script(1): vng wants a terminal where udev is absent, and its console ends up in a file this way.
         self.process = subprocess.Popen(
             ["script", "-qfec", shlex.join([*line, "--exec", inside]), str(log)],

@@ -45,6 +45,11 @@ def move(path: Path) -> None:
     (path / "cgroup.procs").write_text("0\n")
 
 
+def current() -> Path:
+    """The cgroup v2 that this process is in."""
+    return ROOT / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+
+
 def enter(undo: ExitStack, name: str) -> Cgroup:
     """Make a cgroup and move in; the stack moves back and removes it. OSError without the memory controller."""
     if not (ROOT / "cgroup.procs").exists():
@@ -52,7 +57,7 @@ def enter(undo: ExitStack, name: str) -> Cgroup:
     control = ROOT / "cgroup.subtree_control"
     if "memory" not in control.read_text().split():
         control.write_text("+memory\n")
-    before = ROOT / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
+    before = current()
     own = Cgroup(ROOT / name)
     own.path.mkdir()
     undo.callback(own.path.rmdir)

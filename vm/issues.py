@@ -1,0 +1,43 @@
+"""Known issues of released kernels, as patches/SERIES/known-issues.toml has them."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from vm.errors import Mistake
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One fault of released kernels.
+
+    affects: versions that have it, as measured (">=5.16,<6.12.113"). fixed_by: upstream commit, or "" where none is
+    known. reproducer: a file under selftests/reproducers/. measured: kernel version -> what the reproducer said there.
+    """
+
+    id: str
+    title: str
+    symptom: str
+    affects: str
+    reproducer: str
+    fixed_by: str = ""
+    measured: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+def load(path: Path) -> tuple[Issue, ...]:
+    """The known issues of a series directory, none where it has no such file; Mistake where one is not well-formed."""
+    where = path / "known-issues.toml"
+    if not where.is_file():
+        return ()
+    try:
+        issues = tuple(Issue(**row) for row in tomllib.loads(where.read_text())["issue"])
+        for issue in issues:
+            SpecifierSet(issue.affects)
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, InvalidSpecifier) as e:
+        raise Mistake(f"{where}: {e}: each [[issue]] has id, title, symptom, affects, reproducer") from None
+    return issues
