@@ -26,6 +26,8 @@ from vm.inside.reporter import Reporter, Wire, find_port
 
 WORK = "/run/perpatch"
 PYTEST = ["-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:pastebin", "--continue-on-collection-errors"]
+# A case that waits for ever shows on the console where; in virtual time that costs nothing.
+PYTEST += ["-o", "faulthandler_timeout=300"]
 DUMMY = """
 import pytest
 @pytest.fixture
