@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from vm import accel, arch
+from vm.image import Image
 
 QEMU = """#!/usr/bin/env python3
 import json, socket, sys, time
@@ -40,8 +41,7 @@ def test_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, name: 
     fake.write_text(QEMU.format(how=how))
     fake.chmod(0o755)
     monkeypatch.setattr(accel, "PROBE_SECONDS", 3.0)
-    found = accel.probe(
-        replace(arch.load("x86_64"), qemu=str(fake)), tmp_path / "kernel", tmp_path / "root", tmp_path / "console"
-    )
+    image = Image("k", str(tmp_path), "s", "gcc", "c", (), (), 0.0, 0)
+    found = accel.probe(replace(arch.load("x86_64"), qemu=str(fake)), image, tmp_path / "root", tmp_path / "console")
     assert found.name == name
     assert why in found.why

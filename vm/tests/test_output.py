@@ -13,6 +13,7 @@ from vm.paths import REPO
 from vm.reports import Cell
 from vm.series import Patch, Series
 from vm.source import Source
+from vm.subject import step_subject
 from vm.verdict import Verdict
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -26,13 +27,16 @@ def image(*warnings: str) -> Image:
 
 
 def a_run(verdict: Verdict = Verdict.PASS, reason: str = "", text: str = "") -> Run:
-    steps = [Step(0, "base", "base", image()), Step(1, "1/1", "net: one", image("net/x.c: unused"))]
+    steps = [
+        Step(step_subject(S, 0), "base", 0, image()),
+        Step(step_subject(S, 1), "net: one", 1, image("net/x.c: unused")),
+    ]
     run = Run(S, Source("/r", "c0", "t0", "v5.10.1"), [A, B], steps, "2021-09-28T00:00:00Z")
     run.accel, run.accel_why = "icount", "tcg: no /dev/kvm here"
-    run.add(Cell(A.nodeid, 0, Verdict.XFAIL, "assert 463 > 3000"))
-    run.add(Cell(A.nodeid, 1, Verdict.PASS, figures=({"name": "rate", "value": 3450.2, "unit": "kbit/s"},)))
-    run.add(Cell(B.nodeid, 0, Verdict.SKIP, "no netem"))
-    run.add(Cell(B.nodeid, 1, verdict, reason, 0.25, text=text))
+    run.add(Cell(A.nodeid, "base", Verdict.XFAIL, "assert 463 > 3000"))
+    run.add(Cell(A.nodeid, "1/1", Verdict.PASS, figures=({"name": "rate", "value": 3450.2, "unit": "kbit/s"},)))
+    run.add(Cell(B.nodeid, "base", Verdict.SKIP, "no netem"))
+    run.add(Cell(B.nodeid, "1/1", verdict, reason, 0.25, text=text))
     run.close()
     return run
 
@@ -74,17 +78,17 @@ def test_a_skip_is_green_unless_told_otherwise() -> None:
 
 def test_nothing_is_missing_from_the_table_and_what_is_missing_is_red() -> None:
     run = a_run()
-    del run.cells[B.nodeid, 1]
+    del run.cells[B.nodeid, "1/1"]
     run.close()
-    assert run.cells[B.nodeid, 1].verdict is Verdict.LOST
+    assert run.cells[B.nodeid, "1/1"].verdict is Verdict.LOST
     assert run.exit_status() == 1
 
 
 def test_a_step_without_a_kernel_marks_its_whole_column() -> None:
     run = a_run()
-    run.cells = {k: v for k, v in run.cells.items() if k[1] == 0}
+    run.cells = {k: v for k, v in run.cells.items() if k[1] == "base"}
     run.lose(run.steps[1], Verdict.NO_APPLY, "patch 1/1 does not apply")
-    assert {c.verdict for c in run.cells.values() if c.step == 1} == {Verdict.NO_APPLY}
+    assert {c.verdict for c in run.cells.values() if c.step == "1/1"} == {Verdict.NO_APPLY}
     assert run.exit_status() == 1
 
 

@@ -61,15 +61,15 @@ BAD = (report("setup"), report("call", "failed"), report("teardown"))
 @pytest.mark.parametrize(
     ("cell", "passed", "skipped", "failed"),
     [
-        (Cell(A, 2, Verdict.PASS, reports=GOOD), 1, 0, 0),
-        (Cell(A, 1, Verdict.XFAIL, "assert", reports=BAD), 0, 1, 0),
-        (Cell(A, 0, Verdict.ABSENT, "not there", reports=BAD), 0, 1, 0),
-        (Cell(A, 2, Verdict.FAIL, "assert", reports=BAD), 0, 0, 1),
-        (Cell(A, 1, Verdict.XPASS, "early", reports=GOOD), 0, 0, 1),
-        (Cell(A, 2, Verdict.SPLAT, "WARNING", reports=GOOD, kmsg=("4,WARNING",)), 0, 0, 1),
-        (Cell(A, 2, Verdict.PANIC, "Oops"), 0, 0, 1),
-        (Cell(A, 2, Verdict.HANG, "stuck", reports=GOOD[:1]), 0, 0, 1),
-        (Cell(A, 2, Verdict.INFRA, "killed"), 0, 0, 1),
+        (Cell(A, "2/3", Verdict.PASS, reports=GOOD), 1, 0, 0),
+        (Cell(A, "1/3", Verdict.XFAIL, "assert", reports=BAD), 0, 1, 0),
+        (Cell(A, "0/3", Verdict.ABSENT, "not there", reports=BAD), 0, 1, 0),
+        (Cell(A, "2/3", Verdict.FAIL, "assert", reports=BAD), 0, 0, 1),
+        (Cell(A, "1/3", Verdict.XPASS, "early", reports=GOOD), 0, 0, 1),
+        (Cell(A, "2/3", Verdict.SPLAT, "WARNING", reports=GOOD, kmsg=("4,WARNING",)), 0, 0, 1),
+        (Cell(A, "2/3", Verdict.PANIC, "Oops"), 0, 0, 1),
+        (Cell(A, "2/3", Verdict.HANG, "stuck", reports=GOOD[:1]), 0, 0, 1),
+        (Cell(A, "2/3", Verdict.INFRA, "killed"), 0, 0, 1),
     ],
 )
 def test_each_verdict_is_what_pytest_shows(
@@ -80,7 +80,7 @@ def test_each_verdict_is_what_pytest_shows(
 
 
 def test_x_stops_at_the_first_red_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [Cell(A, 2, Verdict.PANIC, "Oops"), Cell(B, 2, Verdict.PASS, reports=GOOD)]
+    cells = [Cell(A, "2/3", Verdict.PANIC, "Oops"), Cell(B, "2/3", Verdict.PASS, reports=GOOD)]
     result = shown(pytester, monkeypatch, cells, "-x")
     assert [len(x) for x in result.listoutcomes()] == [0, 0, 1]
     assert result.ret == 2 or result.ret == 1
@@ -107,6 +107,6 @@ def test_junit_survives_what_a_guest_says(
 ) -> None:
     import xml.etree.ElementTree as ET
 
-    cell = Cell(A, 2, Verdict.PANIC, "Oops \x1b[31m\x00", text="\x07")
+    cell = Cell(A, "2/3", Verdict.PANIC, "Oops \x1b[31m\x00", text="\x07")
     shown(pytester, monkeypatch, [cell], f"--junitxml={tmp_path}/j.xml")
     assert ET.parse(tmp_path / "j.xml").getroot()[0].get("failures") == "1"

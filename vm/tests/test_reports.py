@@ -7,6 +7,7 @@ import pytest
 from vm.cases import Case
 from vm.reports import Cell, cells, outcome
 from vm.series import Patch, Series
+from vm.subject import step_subject
 from vm.verdict import Verdict, judge
 from vm.wire import Event
 
@@ -25,7 +26,7 @@ def passed(case: Case) -> list[Event]:
 
 
 def drained(events: list[Event], todo: list[Case]) -> tuple[dict[str, Cell], list[Case]]:
-    got, flow = {}, cells(iter(events), todo, S, 1)
+    got, flow = {}, cells(iter(events), todo, step_subject(S, 1))
     while True:
         try:
             cell = next(flow)
@@ -98,7 +99,7 @@ def test_subtests_do_not_count_as_phases() -> None:
 def test_a_skip_with_a_splat_is_no_skip() -> None:
     reports = [report("setup", "skipped", longrepr=("x.py", 1, "Skipped: why")), report("teardown")]
     got = outcome(reports, ["4,WARNING: CPU: 0"])
-    assert judge(got, A, S, 1)[0] is Verdict.SPLAT
+    assert judge(got, A, step_subject(S, 1))[0] is Verdict.SPLAT
 
 
 @pytest.mark.parametrize("figure", [3, {"name": "x", "value": float("nan"), "unit": "kbit/s"}, {"name": "x"}])

@@ -15,6 +15,7 @@ from vm.guest import Warm
 from vm.image import Builder
 from vm.qemu import Machine
 from vm.reports import Cell, run_group
+from vm.subject import step_subject
 from vm.verdict import Verdict
 
 pytestmark = pytest.mark.guest
@@ -51,7 +52,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
     s, data, logs = series.load("so-reserve-mem"), arch.load(), tmp_path_factory.mktemp("logs")
     found = source.find(s.base, None, None, None, print)
     image = Builder(found, s, data, logs).image(len(s.patches))
-    return Warm(Machine(data, "icount"), image.kernel, image.key, root.image(), logs, threading.Event())
+    return Warm(Machine(data, "icount"), image, root.image(), logs, threading.Event())
 
 
 def tar_of(text: str) -> str:
@@ -66,7 +67,9 @@ def tar_of(text: str) -> str:
 def test_each_ill_has_its_verdict_and_costs_one_case(warm: Warm) -> None:
     s = series.load("so-reserve-mem")
     cases = [Case(f"selftests/test_x.py::test_{n}", "", timeout=2.0) for n in NAMES]
-    got: dict[str, Cell] = {c.case.split("test_")[-1]: c for c in run_group(warm, cases, tar_of(CASES), s, 3)}
+    got: dict[str, Cell] = {
+        c.case.split("test_")[-1]: c for c in run_group(warm, cases, tar_of(CASES), step_subject(s, 3))
+    }
     assert {n: str(got[n].verdict) for n in NAMES} == {
         "before": "PASS",
         "panic": "PANIC",
@@ -102,5 +105,5 @@ def test_a_corrupt_state_is_thrown_away_and_made_anew(warm: Warm) -> None:
     with warm.state.open("r+b") as f:
         f.truncate(1 << 20)
     case = Case("selftests/test_x.py::test_before", "")
-    cells = list(run_group(warm, [case], tar_of(CASES), series.load("so-reserve-mem"), 3))
+    cells = list(run_group(warm, [case], tar_of(CASES), step_subject(series.load("so-reserve-mem"), 3)))
     assert [c.verdict for c in cells] == [Verdict.PASS]
