@@ -2,7 +2,9 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-.PHONY: vmtest check guestcheck bench mutants setup
+FLAVOURS := kasan lockdep kmemleak kcsan
+
+.PHONY: vmtest check guestcheck kernels bench mutants setup $(FLAVOURS)
 
 vmtest: setup
 	$(VENV)/bin/perpatch run $(ARGS)
@@ -17,6 +19,14 @@ check: setup
 guestcheck: setup
 	$(PY) -m pytest -q vm/tests/guest
 	$(VENV)/bin/perpatch run --guest vng --step 3 $(ARGS)
+
+# The same contract on the kernels that a distribution ships, beside our own steps.
+kernels: setup
+	$(VENV)/bin/perpatch run --step all --kernel debian:5.10 --kernel debian:6.1 --kernel debian:6.12 --kernel debian:7 $(ARGS)
+
+# The last step as a kernel that watches itself: memory, locks, leaks, data races.
+$(FLAVOURS): setup
+	$(VENV)/bin/perpatch run --step 3 --flavour $@ $(ARGS)
 
 bench: setup
 	$(PY) -m vm.bench

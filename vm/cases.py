@@ -106,6 +106,14 @@ def applies(case: Case, series: Series) -> bool:
     return True
 
 
+def behaviours(cases: list[Case]) -> dict[str, list[Case]]:
+    """Cases by the function that states their behaviour, in order: one line of a specification each."""
+    functions: dict[str, list[Case]] = {}
+    for case in cases:
+        functions.setdefault(case.nodeid.partition("[")[0], []).append(case)
+    return functions
+
+
 def groups(cases: list[Case]) -> list[list[Case]]:
     """Cases by the guest they share: each `fresh` one alone, measured ones by file, the others by directory.
 

@@ -32,6 +32,7 @@ SeriesOption = Annotated[str, typer.Option("--series", help="name under patches/
 StepsOption = Annotated[
     list[str] | None, typer.Option("--step", help="base, a number, 2/3, a patch's id, or all; repeatable")
 ]
+FlavourOption = Annotated[str, typer.Option("--flavour", help="a debug flavour: kasan, lockdep, kmemleak, kcsan")]
 TreeOption = Annotated[str | None, typer.Option("--tree", help="a kernel git tree to apply the series on")]
 BaseOption = Annotated[str | None, typer.Option("--base", help="the revision of --tree (default: HEAD)")]
 TarballOption = Annotated[str | None, typer.Option("--tarball", help="a kernel source tarball, PATH#SHA256")]
@@ -46,6 +47,7 @@ def run(
         list[str] | None,
         typer.Option("--kernel", help="debian:6.1, a linux-image package, host, or a bzImage; repeatable"),
     ] = None,
+    flavour: FlavourOption = "",
     tree: TreeOption = None,
     base: BaseOption = None,
     tarball: TarballOption = None,
@@ -67,7 +69,11 @@ def run(
     kernels = tuple(dict.fromkeys(kernel or ()))
     if kernels and guest == "vng":
         raise Mistake("--guest vng: cannot run --kernel: leave it out, warm guests can")
-    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels)
+    if kernels and flavour:
+        raise Mistake(
+            "--flavour: is a matter of building, and --kernel brings a kernel that is built: give one of them"
+        )
+    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour)
     steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)
@@ -95,18 +101,21 @@ def run(
 def build(
     series_word: SeriesOption = DEFAULT_SERIES,
     step: StepsOption = None,
+    flavour: FlavourOption = "",
     tree: TreeOption = None,
     base: BaseOption = None,
     tarball: TarballOption = None,
 ) -> None:
     """Build the steps of a series and print where each image is."""
     from vm import arch, source
+    from vm import flavour as flavours
     from vm.image import Builder
     from vm.run import steps_of
 
     under_test = series.load(series_word)
     steps = steps_of(under_test, step or ["all"])
     found = source.find(under_test.base, tree, base, tarball, _note)
+    under_test = flavours.build_as(under_test, flavours.load(flavour))
     builder = Builder(found, under_test, arch.load(), cache() / "logs" / under_test.name)
     failed = False
     for k in steps:
@@ -200,7 +209,8 @@ def doctor(series_word: SeriesOption = DEFAULT_SERIES) -> None:
 def list_(
     series_word: Annotated[str | None, typer.Option("--series", help="only the cases of this series")] = None,
 ) -> None:
-    """List the series and their patches, then every case with the patch that it belongs to."""
+    """List the series and their patches, then every behaviour with its patch and its place."""
+    from vm.cases import behaviours
     from vm.plugin import collect
 
     names = [series_word] if series_word else series.known()
@@ -209,9 +219,10 @@ def list_(
         typer.echo(f"{under_test.name}: {under_test.title}")
         for k, patch in enumerate(under_test.patches, 1):
             typer.echo(f"  {under_test.step_name(k)} {patch.id}: {patch.title}")
-        for case in collect(name, []):
-            tied = case.introduced_by[1] if case.introduced_by else "invariant"
-            typer.echo(f"  {case.nodeid.removeprefix('selftests/')} [{tied}] {case.says}")
+        for function, cases in behaviours(collect(name, [])).items():
+            tied = cases[0].introduced_by[1] if cases[0].introduced_by else "invariant"
+            times = f" ({len(cases)} cases)" if len(cases) > 1 else ""
+            typer.echo(f"  [{tied}] {cases[0].says} -- {function.removeprefix('selftests/')}{times}")
 
 
 @app.command()

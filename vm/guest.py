@@ -19,6 +19,7 @@ from vm import console
 from vm.arch import Arch
 from vm.cases import Case
 from vm.errors import Infra, StepFailed
+from vm.flavour import Flavour
 from vm.image import Image
 from vm.paths import REPO, SELFTESTS, cache, locked
 from vm.qemu import Machine, Qemu, QemuGone, version
@@ -132,16 +133,20 @@ def _forget(states: Path) -> None:
 Guest = Warm | Vng
 
 
-def machine_for(case: Case, arch: Arch, functional: str) -> Machine:
+def machine_for(case: Case, arch: Arch, functional: str, flavour: Flavour) -> Machine:
     """The hardware that a case asks for; functional: the accelerator of cases that ask for nothing (icount or kvm).
 
     Races want real time: under TCG that is multi-threaded emulation without a virtual clock.
     """
-    if case.cpus > 1:
-        accel = "kvm" if functional == "kvm" else "tcg"
-    else:
-        accel = "icount" if case.virtual_time else functional
-    return Machine(arch, accel, case.cpus, append=case.boot)
+    cpus = 1 if case.virtual_time else max(case.cpus, flavour.cpus)
+    accel = "icount" if case.virtual_time else functional
+    return Machine(
+        arch,
+        accel if cpus == 1 or functional == "kvm" else "tcg",
+        cpus,
+        flavour.memory,
+        f"{flavour.append} {case.boot}".strip(),
+    )
 
 
 def guest_for(how: str, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event) -> Guest:

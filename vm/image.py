@@ -117,7 +117,8 @@ class Builder:
         where = hashlib.sha256(f"{source.repo} {series.name} {arch.name}".encode()).hexdigest()[:12]
         self.dir = cache() / "build" / f"{series.name}-{where}"
         self.tree = Tree(self.dir / "tree", source, series, logs)
-        self.out = self.dir / "out"
+        # A flavour compiles everything anew; in a directory of its own it does so once.
+        self.out = self.dir / ("-".join(["out", series.flavour]) if series.flavour else "out")
         self._running: subprocess.Popen[str] | None = None
         self._stopped = False
 
@@ -173,7 +174,7 @@ class Builder:
                 compiler=self.cc,
                 config_sha256=hashlib.sha256((half / "config").read_bytes()).hexdigest(),
                 warnings=tuple(sorted(old | seen)),
-                new_warnings=tuple(sorted(seen - old)) if step else (),
+                new_warnings=tuple(sorted(seen - old)) if before else (),
                 seconds=round(time.monotonic() - began, 1),
                 objects=objects,
             )

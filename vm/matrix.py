@@ -58,6 +58,7 @@ class Run:
     accel: str = ""
     accel_why: str = ""
     guest: str = "warm"
+    flavour: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     cells: dict[tuple[str, str], Cell] = field(default_factory=dict)
     seconds: float = 0.0
@@ -114,6 +115,7 @@ class Run:
             "interrupted": self.interrupted,
             "trouble": self.trouble,
             "guest": self.guest,
+            "flavour": self.flavour,
             "accelerator": {"name": self.accel, "why": self.accel_why},
             "versions": self.versions,
             "series": {

@@ -65,8 +65,9 @@ def summary(run: Run) -> str:
 def markdown(run: Run) -> str:
     """The matrix as Markdown, then the figures, then what is red and why."""
     base = f" on {run.source.label}" if run.source else ""
+    flavour = f"; flavour: {run.flavour}" if run.flavour else ""
     lines = [f"# {run.series.title} ({run.series.name}){base}", "", summary(run), ""]
-    lines += [f"accelerator: {run.accel_why or 'not chosen'}; guest: {run.guest}", ""]
+    lines += [f"accelerator: {run.accel_why or 'not chosen'}; guest: {run.guest}{flavour}", ""]
     lines += ["| case | " + " | ".join(headings(run)) + " |", "|---|" + "---|" * len(run.steps)]
     for case, row in _rows(run):
         words = [_mark(c, run.strict_skips) for c in row]

@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tree", default=None, help="a kernel git tree to apply the series on")
     group.addoption("--base", default=None, help="the revision of --tree (default: HEAD)")
     group.addoption("--tarball", default=None, help="a kernel source tarball, PATH#SHA256")
+    group.addoption("--flavour", default="", help="a debug flavour of the step: kasan, lockdep, kmemleak, kcsan")
     group.addoption("--accel", default="auto", choices=["auto", "kvm", "tcg"], help="accelerator (default: auto)")
     group.addoption("--guest", default="warm", choices=["warm", "vng"], help="our own root, or virtme-ng's host root")
     group.addoption("--strict-skips", action="store_true", help="a SKIP is red")

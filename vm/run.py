@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vm import accel, arch, qemu, released, root, source
+from vm import accel, arch, flavour, qemu, released, root, source
 from vm.cases import Case, groups
 from vm.errors import Infra, Mistake, StepFailed
 from vm.guest import Guest, guest_for, machine_for, selftests_tar
@@ -33,7 +33,7 @@ from vm.verdict import Verdict
 class Options:
     """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng.
 
-    kernels: columns beside the steps, as released.find() takes them.
+    kernels: columns beside the steps, as released.find() takes them. flavour: see flavour.py.
     """
 
     tree: str | None = None
@@ -44,6 +44,7 @@ class Options:
     jobs: int = field(default_factory=lambda: os.cpu_count() or 1)
     strict_skips: bool = False
     kernels: tuple[str, ...] = ()
+    flavour: str = ""
 
 
 class Listener:
@@ -79,6 +80,7 @@ def prepare(series: Series, cases: list[Case], steps: list[int], options: Option
         began=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         strict_skips=options.strict_skips,
         guest=options.guest,
+        flavour=options.flavour,
     )
 
 
@@ -88,6 +90,7 @@ class Pipeline:
     def __init__(self, run: Run, options: Options, results: Path, listener: Listener) -> None:
         self.run, self.options, self.results = run, options, results
         self.arch = arch.load()
+        self.flavour = flavour.load(options.flavour)
         self.listener = listener
         self.stopping = threading.Event()
         self.news: queue.Queue[Callable[[], None]] = queue.Queue()
@@ -132,7 +135,8 @@ class Pipeline:
 
     def _work(self) -> None:
         if self.run.source:
-            self.builder = Builder(self.run.source, self.run.series, self.arch, self.results)
+            series = flavour.build_as(self.run.series, self.flavour)
+            self.builder = Builder(self.run.source, series, self.arch, self.results)
         self.tar = selftests_tar()
         with ThreadPoolExecutor(1) as build, ThreadPoolExecutor(self.options.jobs) as self.pool:
             try:
@@ -210,8 +214,8 @@ class Pipeline:
         chosen = accel.choose(self.options.accel, self.arch, image, root_image)
         self.news.put(partial(self._accelerated, chosen))
         warms: dict[Machine, Guest] = {}
-        for group in groups(self.run.cases):
-            machine = machine_for(group[0], self.arch, chosen.name)
+        for group in groups(flavour.patient(self.run.cases, self.flavour)):
+            machine = machine_for(group[0], self.arch, chosen.name, self.flavour)
             if machine not in warms:
                 logs = self.results / step.dir
                 warms[machine] = guest_for(self.options.guest, machine, image, root_image, logs, self.stopping)

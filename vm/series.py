@@ -39,6 +39,7 @@ class Series:
     fragment: Kconfig lines that the series asks for beyond the guest's own.
     declared: whether a series.toml names the patches; cases can be tied to a declared series only.
     merged_in: the version that has it upstream. issues: what released kernels that have it are known to do wrong.
+    flavour: the debug flavour that the fragment asks for (see flavour.py).
     """
 
     name: str
@@ -50,6 +51,7 @@ class Series:
     merged_in: str = ""
     declared: bool = False
     issues: tuple[Issue, ...] = ()
+    flavour: str = ""
 
     @property
     def steps(self) -> range:

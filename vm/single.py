@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vm import accel, arch, released, root, source
+from vm import accel, arch, flavour, released, root, source
 from vm.cases import Case, groups
+from vm.errors import Mistake
 from vm.guest import Guest, guest_for, machine_for, selftests_tar
 from vm.image import Builder, cached, compiler, key_of
 from vm.paths import cache
@@ -25,8 +26,11 @@ def cells_of_step(
 
     Raises StepFailed, Infra or Mistake.
     """
-    machine_data = arch.load()
+    machine_data, kind = arch.load(), flavour.load(option.flavour)
+    series, cases = flavour.build_as(series, kind), flavour.patient(cases, kind)
     logs = cache() / "logs" / series.name / (f"step-{step}" if not option.kernel else released.slug(option.kernel))
+    if option.kernel and (option.flavour or option.guest == "vng"):
+        raise Mistake("--kernel: goes with neither --flavour nor --guest vng: leave one of them out")
     if option.kernel:
         image = released.find(option.kernel, machine_data, say)
         subject = released_subject(series, option.kernel, image.version)
@@ -44,7 +48,7 @@ def cells_of_step(
     say(f"{called}; {chosen.why}")
     tar, warms = selftests_tar(), dict[Machine, Guest]()
     for group in groups(cases):
-        machine = machine_for(group[0], machine_data, chosen.name)
+        machine = machine_for(group[0], machine_data, chosen.name, kind)
         if machine not in warms:
             warms[machine] = guest_for(option.guest, machine, image, root_image, logs, threading.Event())
         yield from run_group(warms[machine], group, tar, subject)
