@@ -66,6 +66,19 @@ def enter(undo: ExitStack, name: str) -> Cgroup:
     return own
 
 
+def split(undo: ExitStack, parent: Cgroup, *names: str) -> list[Cgroup]:
+    """Make children with the memory controller; this process moves into the first, as inner nodes hold none."""
+    children = [Cgroup(parent.path / name) for name in names]
+    for child in children:
+        child.path.mkdir()
+        undo.callback(child.path.rmdir)
+    undo.callback(move, parent.path)
+    move(children[0].path)
+    parent.write("cgroup.subtree_control", "+memory")
+    undo.callback(parent.write, "cgroup.subtree_control", "-memory")
+    return children
+
+
 def _mount() -> None:
     with suppress(FileExistsError):
         ROOT.mkdir(parents=True)

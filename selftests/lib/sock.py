@@ -44,6 +44,12 @@ def meminfo(s: socket.socket) -> MemInfo:
     return MemInfo(*struct.unpack("9i", s.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36)))
 
 
+def spare(s: socket.socket) -> int:
+    """What is free or in use of what the socket has charged, in bytes."""
+    m = meminfo(s)
+    return m.fwd_alloc + m.wmem_queued + m.rmem_alloc
+
+
 def rcv_ssthresh(s: socket.socket) -> int:
     """tcpi_rcv_ssthresh: the window that the receiver is willing to offer, in bytes."""
     return _tcp_info(s, 64)
@@ -68,15 +74,6 @@ def reserve(s: socket.socket, size: int) -> None:
 def reserved(s: socket.socket) -> int:
     """SO_RESERVE_MEM in bytes, as getsockopt() returns it."""
     return s.getsockopt(socket.SOL_SOCKET, SO_RESERVE_MEM)
-
-
-def reserve_at(s: socket.socket, address: int, optlen: int) -> None:
-    """Set SO_RESERVE_MEM from a user address of our choice, which need not be mapped."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    pointer = ctypes.c_void_p(address)
-    if libc.setsockopt(s.fileno(), socket.SOL_SOCKET, SO_RESERVE_MEM, pointer, optlen) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 def refuses(code: int, call: Callable[..., object], *args: object) -> None:
@@ -138,6 +135,14 @@ def abort(s: socket.socket) -> None:
         with suppress(OSError):  # not every family lingers
             s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         s.close()
+
+
+def disconnect(s: socket.socket) -> None:
+    """connect(AF_UNSPEC), which Python's connect() cannot say."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.connect(s.fileno(), struct.pack("H14x", socket.AF_UNSPEC), 16) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def push(s: socket.socket, limit: int = 1 << 62, chunk: int = 65536) -> int:

@@ -13,12 +13,6 @@ option = pytest.mark.introduced_by("so-reserve-mem", "option")
 SIZES = [64 << 10, 4 << 20]
 
 
-def spare(s: socket.socket) -> int:
-    """What is free or in use of what the socket has charged, in bytes."""
-    m = sock.meminfo(s)
-    return m.fwd_alloc + m.wmem_queued + m.rmem_alloc
-
-
 def end(s: socket.socket, peer: socket.socket) -> None:
     """Let the peer finish: on a FIN the kernel reclaims what is not reserved."""
     peer.shutdown(socket.SHUT_WR)
@@ -60,7 +54,7 @@ def test_under_pressure(sockets: sock.Sockets, pressure: Pressure, size: int) ->
     for _ in range(8):
         sock.transfer(a, b, 8192, chunk=1448)
         sock.transfer(b, a, 8192, chunk=1448)
-        assert spare(a) >= size
+        assert sock.spare(a) >= size
     time.sleep(1)  # the delayed ACK's timer reclaims too
     assert sock.meminfo(a).fwd_alloc >= size
 
@@ -74,7 +68,7 @@ def test_after_eagain(sockets: sock.Sockets, pressure: Pressure) -> None:
     sock.reserve(a, size)
     pressure.on()
     sent = sock.push(a)
-    assert spare(a) >= size
+    assert sock.spare(a) >= size
     while sent:
         sent -= sock.drain(b)
         time.sleep(0.01)
