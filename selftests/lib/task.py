@@ -28,12 +28,12 @@ class Task:
         undo.callback(self._reap)
 
     def result(self) -> object:
-        """What do() returned, once it has; raises what it raised."""
+        """What do() returned, once it has; raises what it raised, EOFError if it did not return at all."""
         data = b""
         while chunk := os.read(self._report, 65536):
             data += chunk
         if not data:
-            raise RuntimeError("task: died before it could report")
+            raise EOFError("task: has ended, or become another program, before it could report")
         good, value = pickle.loads(data)
         if not good:
             raise value
