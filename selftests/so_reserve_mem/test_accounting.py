@@ -70,6 +70,14 @@ def raise_and_lower(sockets: sock.Sockets) -> None:
     s.close()
 
 
+def raise_and_lower_much(sockets: sock.Sockets) -> None:
+    """One socket, 1 MiB more and back."""
+    s = sockets.open()
+    for size in (PAGE, MIB, PAGE, 0):
+        sock.reserve(s, size)
+    s.close()
+
+
 def close_reserved(sockets: sock.Sockets) -> None:
     """One socket, closed as it is."""
     s = sockets.open()
@@ -115,6 +123,7 @@ def end_process(sockets: sock.Sockets) -> None:
 
 CYCLES: dict[Callable[[sock.Sockets], None], tuple[int, str]] = {
     raise_and_lower: (200, "decrease-keeps-charge"),
+    raise_and_lower_much: (200, "decrease-keeps-charge"),
     close_reserved: (200, "close-leaks"),
     be_reset: (100, "close-leaks"),
     accept: (100, "close-leaks"),

@@ -13,6 +13,7 @@ from selftests.lib.charges import Charges
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
 SIZE = 1 << 20
+TCP_FIN_WAIT2 = 5
 LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 Opened = Callable[[sock.Sockets], socket.socket]
 
@@ -56,10 +57,16 @@ def accepted(sockets: sock.Sockets) -> socket.socket:
     return sockets.pair()[1]
 
 
+def finished(s: socket.socket) -> None:
+    """Wait until our FIN is acknowledged, which may be delayed: until then it is charged."""
+    assert sock.eventually(lambda: s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == TCP_FIN_WAIT2)
+
+
 def half_closed(sockets: sock.Sockets) -> socket.socket:
     """FIN_WAIT2: our direction is shut down."""
     s = connected(sockets)
     s.shutdown(socket.SHUT_WR)
+    finished(s)
     return s
 
 
@@ -67,6 +74,7 @@ def left(sockets: sock.Sockets) -> socket.socket:
     """CLOSE_WAIT: the peer has finished."""
     s, peer = sockets.pair()
     peer.shutdown(socket.SHUT_WR)
+    finished(peer)
     assert s.recv(1) == b""
     return s
 
