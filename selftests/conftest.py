@@ -11,6 +11,7 @@ import pytest
 from selftests.lib import books, cgroup, link
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.lib.sock import Sockets
+from selftests.lib.vmpressure import MemcgPressure
 
 MARKS = (
     "introduced_by(series, patch): fails on every step before that patch and passes from it on",
@@ -107,6 +108,12 @@ def pressure(
     pressure = Pressure(sockets, own_cgroup, tcp_mem, ledger)
     defer.callback(pressure.off)
     return pressure
+
+
+@pytest.fixture
+def memcg_pressure(defer: ExitStack, own_cgroup: cgroup.Cgroup, sockets: Sockets) -> MemcgPressure:
+    """The case's cgroup is under socket pressure for a second after each renew(); the machine is not."""
+    return MemcgPressure(defer, own_cgroup, sockets)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from selftests.lib import sock
 from selftests.lib.pressure import Pressure
+from selftests.lib.vmpressure import MemcgPressure
 from selftests.so_reserve_mem import uses
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
@@ -64,6 +65,18 @@ def test_under_pressure(sockets: sock.Sockets, pressure: Pressure, use: uses.Use
     use(*ends)
     for m in map(sock.meminfo, ends):
         assert m.fwd_alloc + m.wmem_queued + m.rmem_alloc >= SIZE, f"{m}: less than the {SIZE} bytes reserved"
+    assert_whole(*ends)
+
+
+@option
+@pytest.mark.red_on("reclaim-eats-reservation")
+@every_use
+def test_under_memcg_pressure(sockets: sock.Sockets, memcg_pressure: MemcgPressure, use: uses.Use) -> None:
+    """Where only the cgroup is under pressure, each end has its whole reservation once the queues are empty."""
+    ends = reserving(sockets)
+    memcg_pressure.renew()
+    use(*ends)
+    memcg_pressure.renew()
     assert_whole(*ends)
 
 
