@@ -49,6 +49,11 @@ def delay(milliseconds: int, device: str = "lo") -> None:
     _batch("tc", f"qdisc replace dev {device} root netem delay {milliseconds}ms limit 100000\n")
 
 
+def lose(percent: int, device: str = "lo") -> None:
+    """netem drops so many of a hundred packets on the way out of a device; RuntimeError without netem."""
+    _batch("tc", f"qdisc replace dev {device} root netem loss {percent}% limit 100000\n")
+
+
 class Veth:
     """A veth pair, ours (192.0.2.1) in the namespace of the case, theirs (192.0.2.2) in one of its own."""
 

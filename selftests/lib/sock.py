@@ -142,7 +142,7 @@ def disconnect(s: socket.socket) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.connect(s.fileno(), struct.pack("H14x", socket.AF_UNSPEC), 16) != 0:
         code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+        raise OSError(code, os.strerror(code), "connect(AF_UNSPEC)")
 
 
 def push(s: socket.socket, limit: int = 1 << 62, chunk: int = 65536) -> int:
