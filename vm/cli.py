@@ -45,7 +45,7 @@ def run(
     step: StepsOption = None,
     kernel: Annotated[
         list[str] | None,
-        typer.Option("--kernel", help="debian:6.1, a linux-image package, host, or a bzImage; repeatable"),
+        typer.Option("--kernel", help="debian:6.1, a linux-image package, host, a bzImage, or SERIES@STEP; repeatable"),
     ] = None,
     flavour: FlavourOption = "",
     tree: TreeOption = None,
@@ -58,6 +58,7 @@ def run(
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
     """Run the cases on every step, or on --kernel, and print the matrix. Other words go to pytest (-k, -m, paths)."""
+    from vm import flavour as flavours
     from vm import output
     from vm.plugin import collect
     from vm.progress import Progress
@@ -73,6 +74,7 @@ def run(
         raise Mistake(
             "--flavour: is a matter of building, and --kernel brings a kernel that is built: give one of them"
         )
+    flavours.load(flavour)
     options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour)
     steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)

@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("perpatch", "the kernel under test")
     group.addoption("--series", default=DEFAULT_SERIES, help="name under patches/, directory of patches, or mbox")
     group.addoption("--step", default=None, help="base, a number, 2/3 or a patch's id (default: the last patch)")
-    group.addoption("--kernel", default=None, help="instead of a step: debian:6.1, a package, host, or a bzImage")
+    group.addoption("--kernel", default=None, help="instead of a step: as perpatch run has it")
     group.addoption("--tree", default=None, help="a kernel git tree to apply the series on")
     group.addoption("--base", default=None, help="the revision of --tree (default: HEAD)")
     group.addoption("--tarball", default=None, help="a kernel source tarball, PATH#SHA256")

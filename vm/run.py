@@ -16,16 +16,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vm import accel, arch, flavour, qemu, released, root, source
+from vm import accel, arch, flavour, qemu, root, source
 from vm.cases import Case, groups
 from vm.errors import Infra, Mistake, StepFailed
 from vm.guest import Guest, guest_for, machine_for, selftests_tar
 from vm.image import Builder, Image
 from vm.matrix import Run, Step
 from vm.qemu import Machine
+from vm.released import slug
 from vm.reports import Cell, run_group
 from vm.series import Series
-from vm.subject import Subject, released_subject, step_subject
+from vm.subject import Subject, bring, step_subject
 from vm.verdict import Verdict
 
 
@@ -140,7 +141,8 @@ class Pipeline:
         self.tar = selftests_tar()
         with ThreadPoolExecutor(1) as build, ThreadPoolExecutor(self.options.jobs) as self.pool:
             try:
-                for step in self.run.steps:
+                # Kernels that only have to be fetched first: their guests run while the steps are built.
+                for step in sorted(self.run.steps, key=lambda s: s.number is not None):
                     self._submit(build, self._build, step)
                 while self.outstanding:
                     # A timeout, since a blocking get() without one cannot be interrupted on every platform.
@@ -192,8 +194,8 @@ class Pipeline:
             self.news.put(partial(self._image, step, image))
 
     def _elsewhere(self, word: str) -> tuple[Image, Subject]:
-        image = released.find(word, self.arch, self._say)
-        return image, released_subject(self.run.series, word, image.version)
+        o = self.options
+        return bring(word, self.run.series, self.arch, self.results / slug(word), self._say, o.tree, o.base)
 
     def _say(self, text: str) -> None:
         self.news.put(partial(self.listener.say, text))

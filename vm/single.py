@@ -16,7 +16,7 @@ from vm.paths import cache
 from vm.qemu import Machine
 from vm.reports import Cell, run_group
 from vm.series import Series
-from vm.subject import released_subject, step_subject
+from vm.subject import bring, step_subject
 
 
 def cells_of_step(
@@ -32,9 +32,8 @@ def cells_of_step(
     if option.kernel and (option.flavour or option.guest == "vng"):
         raise Mistake("--kernel: goes with neither --flavour nor --guest vng: leave one of them out")
     if option.kernel:
-        image = released.find(option.kernel, machine_data, say)
-        subject = released_subject(series, option.kernel, image.version)
-        called = f"{image.release} ({image.version})"
+        image, subject = bring(option.kernel, series, machine_data, logs, say, option.tree, option.base)
+        called = f"{image.release} ({image.version})" if image.release else option.kernel
     else:
         found = source.find(series.base, option.tree, option.base, option.tarball, say)
         called = f"{series.name} {series.step_name(step)} on {found.label}"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+from vm import released, series, source
+from vm.arch import Arch
+from vm.image import Builder, Image
 from vm.series import Series
 
 
@@ -24,13 +28,34 @@ class Subject:
     issues: frozenset[str] = frozenset()
 
 
-def step_subject(series: Series, step: int) -> Subject:
+def step_subject(of: Series, step: int) -> Subject:
     """Step k carries the patches 1..k, and none of the issues of released kernels: a series may have none of them."""
-    return Subject(series.step_name(step), series, frozenset(p.id for p in series.patches[:step]))
+    return Subject(of.step_name(step), of, frozenset(p.id for p in of.patches[:step]))
 
 
-def released_subject(series: Series, word: str, version: str) -> Subject:
+def released_subject(under_test: Series, word: str, version: str) -> Subject:
     """A kernel by its upstream version (6.1.170): it carries all of the series from the version that merged it on."""
-    merged = bool(series.merged_in) and Version(version) >= Version(series.merged_in)
-    issues = frozenset(i.id for i in series.issues if Version(version) in SpecifierSet(i.affects))
-    return Subject(word, series, frozenset(p.id for p in series.patches) if merged else frozenset(), issues)
+    merged = bool(under_test.merged_in) and Version(version) >= Version(under_test.merged_in)
+    patches = frozenset(p.id for p in under_test.patches) if merged else frozenset()
+    issues = frozenset(i.id for i in under_test.issues if Version(version) in SpecifierSet(i.affects))
+    return Subject(word, under_test, patches, issues)
+
+
+def bring(
+    word: str, under_test: Series, arch: Arch, logs: Path, say: released.Say, tree: str | None, base: str | None
+) -> tuple[Image, Subject]:
+    """The kernel that --kernel names, and what it carries of the series under test.
+
+    word: SERIES@STEP (built if the cache lacks it, on tree at base where given), or what released.find() takes. Mistake
+    and StepFailed as there.
+    """
+    name, at, step = word.rpartition("@")
+    if not at or Path(word).is_file():
+        image = released.find(word, arch, say)
+        return image, released_subject(under_test, word, image.version)
+    other = series.load(name)
+    k = other.step(step)
+    found = source.find(other.base, tree, base, None, say)
+    image = Builder(found, other, arch, logs).image(k)
+    carries = step_subject(other, k).patches if other.name == under_test.name else frozenset[str]()
+    return image, replace(step_subject(under_test, 0), name=word, patches=carries)

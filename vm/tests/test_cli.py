@@ -24,6 +24,11 @@ def perpatch(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
     ("args", "says"),
     [
         (["run", "--series", "nope"], "series nope: not found"),
+        (["run", "--flavour", "nope"], "--flavour nope: not known: one of kasan"),
+        (["run", "--kernel", "host", "--flavour", "kasan"], "--flavour: is a matter of building"),
+        (["run", "--kernel", "host", "--guest", "vng"], "--guest vng: cannot run --kernel"),
+        (["run", "--kernel", "/nowhere/bzImage"], "--kernel /nowhere/bzImage: no file"),
+        (["run", "--kernel", "so-reserve-mem@9"], "no step '9': its steps are base, 1 (option)"),
         (["run", "--step", "9"], "no step '9': its steps are base, 1 (option)"),
         (["run", "--accel", "xen"], "--accel xen: not known: one of auto, kvm, tcg"),
         (["run", "-k", "no_such_case_anywhere"], "no case is left"),
