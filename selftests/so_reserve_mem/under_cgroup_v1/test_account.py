@@ -10,7 +10,6 @@ from selftests.lib.cgroup1 import LIMIT, Cgroup1
 from selftests.lib.charges import Charges
 from selftests.lib.pressure import TcpMem
 
-pytestmark = pytest.mark.fresh  # the controller moves only where no cgroup v2 has ever had it
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
 MIB = 1 << 20
 
