@@ -13,16 +13,26 @@ from selftests.lib.pressure import TcpMem, under_pressure
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
 
-OTHERS = {
+WITH_ACCOUNT = {
     "udp": (socket.AF_INET, socket.SOCK_DGRAM, 0),
     "udp6": (socket.AF_INET6, socket.SOCK_DGRAM, 0),
     "udplite": (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDPLITE),
+    "udplite6": (socket.AF_INET6, socket.SOCK_DGRAM, socket.IPPROTO_UDPLITE),
+    "mptcp": (socket.AF_INET, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
+    "mptcp6": (socket.AF_INET6, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
+}
+WITHOUT_ACCOUNT = {
     "raw": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
+    "raw-of-tcp": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP),
+    "raw6": (socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_ICMPV6),
     "unix": (socket.AF_UNIX, socket.SOCK_STREAM, 0),
+    "unix-dgram": (socket.AF_UNIX, socket.SOCK_DGRAM, 0),
+    "unix-seqpacket": (socket.AF_UNIX, socket.SOCK_SEQPACKET, 0),
     "netlink": (socket.AF_NETLINK, socket.SOCK_RAW, 0),
     "packet": (socket.AF_PACKET, socket.SOCK_RAW, 0),
-    "mptcp": (socket.AF_INET, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
+    "packet-dgram": (socket.AF_PACKET, socket.SOCK_DGRAM, 0),
 }
+OTHERS = WITH_ACCOUNT | WITHOUT_ACCOUNT
 
 
 @option
@@ -40,18 +50,39 @@ def test_negative_before_support(sockets: sock.Sockets) -> None:
     sock.refuses(errno.EINVAL, sock.reserve, sockets.open(kind=socket.SOCK_DGRAM), -1)
 
 
-def break_of(name: str) -> str:
-    """The fault that lets this socket reserve: of those without an account only the one that checks nothing."""
-    return "accept-any" if name in ("raw", "unix", "netlink", "packet") else "accept-udp"
+def others(*names: str) -> pytest.MarkDecorator:
+    """Sockets of other protocols; where none has an account, only the fault that checks nothing lets them reserve."""
+    marks = {n: pytest.mark.red_on("accept-udp" if n in WITH_ACCOUNT else "accept-any") for n in OTHERS}
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in names or OTHERS])
+
+
+@pytest.fixture
+def other(sockets: sock.Sockets, sysctl: Callable[[str, str], None], name: str) -> socket.socket:
+    """A socket of another protocol; skips where the kernel has none of the kind."""
+    try:
+        if name.startswith("mptcp"):
+            sysctl("net.mptcp.enabled", "1")
+        return sockets.open(*OTHERS[name])
+    except FileNotFoundError:
+        pytest.skip("kernel without MPTCP: no net.mptcp.enabled")
+    except OSError as e:
+        if e.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ESOCKTNOSUPPORT):
+            pytest.skip(f"kernel without {name}: socket(): {e.strerror}")
+        raise
 
 
 @option
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.red_on(break_of(n))) for n in OTHERS])
-def test_other_protocols(sockets: sock.Sockets, sysctl: Callable[[str, str], None], name: str) -> None:
+@others()
+def test_other_protocols(other: socket.socket) -> None:
     """Only TCP can reserve, any other socket gets EOPNOTSUPP (mainline 37e02c42a00b)."""
-    if name == "mptcp":
-        sysctl("net.mptcp.enabled", "1")
-    sock.refuses(errno.EOPNOTSUPP, sock.reserve, sockets.open(*OTHERS[name]), 4096)
+    sock.refuses(errno.EOPNOTSUPP, sock.reserve, other, 4096)
+
+
+@option
+@others("udp", "mptcp", "raw", "unix", "netlink", "packet")
+def test_other_protocols_nothing(other: socket.socket) -> None:
+    """A socket that cannot reserve gets EOPNOTSUPP even for 0."""
+    sock.refuses(errno.EOPNOTSUPP, sock.reserve, other, 0)
 
 
 @option
