@@ -125,8 +125,10 @@ def test_memory_high(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 def read_uncached(size: int) -> None:
     """Read from a disk whose pages nobody else has cached, so that they are charged to us."""
-    disk = next(d for d in Path("/sys/block").iterdir() if d.name.startswith(("vd", "sd", "nvme")))
-    with open(f"/dev/{disk.name}", "rb", buffering=0) as device:
+    disks = [d.name for d in Path("/sys/block").iterdir() if d.name.startswith(("vd", "sd", "nvme"))]
+    if not disks:
+        pytest.skip("guest without a disk: nothing to fill the page cache from")
+    with open(f"/dev/{disks[0]}", "rb", buffering=0) as device:
         os.posix_fadvise(device.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while size > 0:
             size -= len(device.read(MIB)) or size
