@@ -1,0 +1,55 @@
+"""The stand-alone reproducers of what released kernels do wrong; on a series that is right each of them says ok."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from selftests.lib import link
+
+option = pytest.mark.introduced_by("so-reserve-mem", "option")
+SKIPPED = 77
+SCRIPTS = Path(__file__).parent.parent / "reproducers"
+
+
+def reproducer(id: str, *red_on: str, marks: tuple[pytest.MarkDecorator, ...] = (option,)) -> object:
+    """A parameter: the script's name, which is the issue's id, and what was seen to turn it red."""
+    known = pytest.mark.known_issue(id, symptom="BUG: ")
+    return pytest.param(id, marks=[known, pytest.mark.red_on(*red_on), pytest.mark.fresh, *marks], id=id)
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        reproducer("overflow-int-max", "6.1", "no-cap"),
+        reproducer("udp-accepted", "6.1", "accept-udp"),
+        reproducer("zerocopy-eats-reservation", "6.1"),
+        reproducer("errqueue-eats-reservation", "6.1"),
+        reproducer("window-clamp-ignored", "6.1"),
+        reproducer("sndbuf-shrinks", "6.1"),
+        reproducer("sndbuf-overshoots", "6.1"),
+        reproducer("clamps-unreserved", "6.1"),
+        reproducer("failed-charge-leaks", "7.3", marks=()),
+    ],
+)
+def test_reproducer(id: str) -> None:
+    """The reproducer of an issue of released kernels does not find it (docs/known-issues.md)."""
+    done = in_initial_namespace([sys.executable, str(SCRIPTS / f"{id}.py")])
+    said = done.stdout.strip() or done.stderr.strip()
+    print(said)  # for `pytest -rP`
+    if done.returncode == SKIPPED and os.strerror(errno.ENOPROTOOPT) in said:
+        raise OSError(errno.ENOPROTOOPT, said)
+    if done.returncode == SKIPPED:
+        pytest.skip(said.removeprefix("skip: "))
+    assert done.returncode == 0, said
+
+
+def in_initial_namespace(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in the network namespace of PID 1, the only one that has tcp_mem."""
+    with open("/proc/1/ns/net") as first:
+        return subprocess.run(
+            command, preexec_fn=lambda: link.setns(first.fileno()), capture_output=True, text=True, check=False
+        )
