@@ -2,8 +2,8 @@
 # A charge that the cgroup refuses leaks pages of TCP's global count: since global accounting can be bypassed,
 # __sk_mem_raise_allocated() takes back its sk_memory_allocated_add() only `if (allocated)`, but the count also reads 0
 # while all pages are in the per-CPU caches (net.core.mem_pcpu_rsv, 256 pages each): wherever little is in use.
-# Kernels: from 6.19 (7c268eaeec63) on, 7.3 included; no fix is known. Run as root on a machine that has no TCP memory in
-# use, else it cannot show. What leaks, some 50 pages, stays counted until the next boot.
+# Kernels: from 6.19 (7c268eaeec63) on, 7.3 included; no fix is known. Run as root where no TCP memory is in use,
+# else it cannot show. What leaks, some 50 pages, stays counted until the next boot.
 import atexit, os, re, socket, sys
 from contextlib import suppress
 from pathlib import Path
