@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click and names it nowhere else
 
-from vm import series
+from vm import docs, series
 from vm.errors import Infra, Mistake, StepFailed
 from vm.paths import REPO, cache
 from vm.plugin import DEFAULT_SERIES
@@ -225,6 +225,9 @@ def list_(
             tied = cases[0].introduced_by[1] if cases[0].introduced_by else "invariant"
             times = f" ({len(cases)} cases)" if len(cases) > 1 else ""
             typer.echo(f"  [{tied}] {cases[0].says} -- {function.removeprefix('selftests/')}{times}")
+
+
+app.command()(docs.docs)
 
 
 @app.command()

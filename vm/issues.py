@@ -17,7 +17,8 @@ class Issue:
     """One fault of released kernels.
 
     affects: versions that have it, as measured (">=5.16,<6.12.113"). fixed_by: upstream commit, or "" where none is
-    known. reproducer: a file under selftests/reproducers/. measured: kernel version -> what the reproducer said there.
+    known. evidence: why `affects` says so for what lies between the measured versions. reproducer: a file under
+    selftests/reproducers/. measured: kernel version -> what the reproducer said there.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Issue:
     affects: str
     reproducer: str
     fixed_by: str = ""
+    evidence: str = ""
     measured: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
