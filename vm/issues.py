@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
 
 from vm.errors import Mistake
 
@@ -16,9 +17,9 @@ from vm.errors import Mistake
 class Issue:
     """One fault of released kernels.
 
-    affects: versions that have it, as measured (">=5.16,<6.12.113"). fixed_by: upstream commit, or "" where none is
-    known. evidence: why `affects` says so for what lies between the measured versions. reproducer: a file under
-    selftests/reproducers/. measured: kernel version -> what the reproducer said there.
+    affects: versions that have it, as measured; "|" between ranges (">=5.16,<6.12.113 | >=6.13,<7.2").
+    evidence: why it says so for what lies between the measured versions. fixed_by: upstream commit, or "" where none
+    is known. reproducer: a file under selftests/reproducers/. measured: kernel version -> what it said there.
     """
 
     id: str
@@ -30,6 +31,10 @@ class Issue:
     evidence: str = ""
     measured: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    def has(self, version: str) -> bool:
+        """Whether the kernel of this upstream version has it; InvalidSpecifier where `affects` is none."""
+        return any([Version(version) in SpecifierSet(part) for part in self.affects.split("|")])
+
 
 def load(path: Path) -> tuple[Issue, ...]:
     """The known issues of a series directory, none where it has no such file; Mistake where one is not well-formed."""
@@ -39,7 +44,7 @@ def load(path: Path) -> tuple[Issue, ...]:
     try:
         issues = tuple(Issue(**row) for row in tomllib.loads(where.read_text())["issue"])
         for issue in issues:
-            SpecifierSet(issue.affects)
+            issue.has("0")
     except (tomllib.TOMLDecodeError, KeyError, TypeError, InvalidSpecifier) as e:
         raise Mistake(f"{where}: {e}: each [[issue]] has id, title, symptom, affects, reproducer") from None
     return issues

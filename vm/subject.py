@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from vm import released, series, source
@@ -37,7 +36,7 @@ def released_subject(under_test: Series, word: str, version: str) -> Subject:
     """A kernel by its upstream version (6.1.170): it carries all of the series from the version that merged it on."""
     merged = bool(under_test.merged_in) and Version(version) >= Version(under_test.merged_in)
     patches = frozenset(p.id for p in under_test.patches) if merged else frozenset()
-    issues = frozenset(i.id for i in under_test.issues if Version(version) in SpecifierSet(i.affects))
+    issues = frozenset(i.id for i in under_test.issues if i.has(version))
     return Subject(word, under_test, patches, issues)
 
 
