@@ -68,6 +68,7 @@ def test_window_on_the_wire(sockets: sock.Sockets, veth: link.Veth, pressure: Pr
 
 @ssthresh
 @pytest.mark.red_on("ignore-window-clamp")
+@pytest.mark.known_issue("window-clamp-ignored", symptom=r"assert \d+ <= 20000")
 def test_window_clamp_is_respected(
     sockets: sock.Sockets, pressure: Pressure, sysctl: Callable[[str, str], None]
 ) -> None:
@@ -97,6 +98,7 @@ def test_floor_while_behind(sockets: sock.Sockets, pressure: Pressure) -> None:
 @option
 @pytest.mark.red_on("grow-window-clamps")
 @pytest.mark.parametrize("size", [16 << 10, 100_000])
+@pytest.mark.known_issue("clamps-unreserved", symptom=r"assert \d+ >= \d+")
 def test_fresh_window_stays(sockets: sock.Sockets, pressure: Pressure, size: int) -> None:
     """Under pressure a reservation never makes the rcv_ssthresh of a fresh connection lower than it was."""
     a, b = sockets.pair(rcvbuf=1 << 20)  # room to grow: tcp_grow_window() looks no further at a window that is open

@@ -79,6 +79,7 @@ def test_after_eagain(sockets: sock.Sockets, pressure: Pressure) -> None:
 
 @option
 @pytest.mark.red_on("reclaim-eats-reservation")
+@pytest.mark.known_issue("zerocopy-eats-reservation", symptom=r"assert \d+ >= 1048576")
 def test_after_zerocopy(sockets: sock.Sockets) -> None:
     """MSG_ZEROCOPY sends give back what they took (released kernels lose it for good)."""
     size, chunk = 1 << 20, bytes(64 << 10)
@@ -95,6 +96,7 @@ def test_after_zerocopy(sockets: sock.Sockets) -> None:
 
 @option
 @pytest.mark.red_on("errqueue-eats-reservation", "reclaim-eats-reservation")
+@pytest.mark.known_issue("errqueue-eats-reservation", symptom=r"assert \d+ >= 65536")
 def test_after_timestamps(sockets: sock.Sockets) -> None:
     """Unread transmit timestamps, which count in rmem_alloc but are not charged, do not cost reserved memory."""
     size = 64 << 10

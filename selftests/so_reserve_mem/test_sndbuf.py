@@ -41,6 +41,7 @@ def test_grows_to_the_reservation(sockets: sock.Sockets, pressure: Pressure) -> 
 
 @sndbuf
 @pytest.mark.red_on("drop-sndbuf-raise", "sndbuf-above-wmem-max")
+@pytest.mark.known_issue("sndbuf-overshoots", symptom=r"assert \d+ == \d+")
 def test_stays_within_tcp_wmem(sockets: sock.Sockets, pressure: Pressure) -> None:
     """A reservation of 16 MiB lifts sndbuf as far as tcp_wmem[2] and no further."""
     a, b = sockets.pair()
@@ -50,11 +51,20 @@ def test_stays_within_tcp_wmem(sockets: sock.Sockets, pressure: Pressure) -> Non
 
 
 @option
-@pytest.mark.red_on("sndbuf-shrinks")
-def test_never_smaller_than_without(sockets: sock.Sockets, pressure: Pressure) -> None:
-    """Under pressure a reservation of less than sndbuf does not make sndbuf smaller than it is without one."""
+@pytest.mark.parametrize(
+    "size",
+    [
+        pytest.param(20 << 10, marks=pytest.mark.red_on("sndbuf-shrinks")),
+        pytest.param(  # released kernels shrink it where what is unused of the reservation is not 0
+            100_000,
+            marks=[pytest.mark.red_on("6.1"), pytest.mark.known_issue("sndbuf-shrinks", symptom=r"assert \d+ >= \d+")],
+        ),
+    ],
+)
+def test_never_smaller_than_without(sockets: sock.Sockets, pressure: Pressure, size: int) -> None:
+    """Under pressure a reservation does not make sndbuf smaller than it is without one."""
     plain, reserving = sockets.pair(), sockets.pair()
-    sock.reserve(reserving[0], 20 << 10)
+    sock.reserve(reserving[0], size)
     pressure.on()
     smallest = [min(push_and_drain(*ends, rounds=3)) for ends in (plain, reserving)]
     assert smallest[1] >= smallest[0]
