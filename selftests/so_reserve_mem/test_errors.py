@@ -18,6 +18,9 @@ WITH_ACCOUNT = {
     "udp6": (socket.AF_INET6, socket.SOCK_DGRAM, 0),
     "udplite": (socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_UDPLITE),
     "udplite6": (socket.AF_INET6, socket.SOCK_DGRAM, socket.IPPROTO_UDPLITE),
+    "sctp": (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP),
+    "sctp6-seqpacket": (socket.AF_INET6, socket.SOCK_SEQPACKET, socket.IPPROTO_SCTP),
+    "alg": (socket.AF_ALG, socket.SOCK_SEQPACKET, 0),
     "mptcp": (socket.AF_INET, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
     "mptcp6": (socket.AF_INET6, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
 }
@@ -81,7 +84,7 @@ def test_other_protocols(other: socket.socket) -> None:
 
 
 @option
-@others("udp", "mptcp", "raw", "unix", "netlink", "packet")
+@others("udp", "mptcp", "sctp", "raw", "unix", "netlink", "packet")
 def test_other_protocols_nothing(other: socket.socket) -> None:
     """A socket that cannot reserve gets EOPNOTSUPP even for 0."""
     sock.refuses(errno.EOPNOTSUPP, sock.reserve, other, 0)
