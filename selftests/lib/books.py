@@ -138,9 +138,9 @@ def settle() -> None:
     """Make the caches of the counters give up what they hold back, on each CPU.
 
     5.10 adds to memory.stat when more than 32 pages have piled up on a CPU. One uncharge of more than that makes it
-    exact, and it is done with plain data, so that it does not depend on what is under test. Since 6.0 each CPU adds
-    to sockstat after 256 pages, which only a reservation charges at once; and memory.stat is exact when it is read
-    2 s later. RuntimeError where tcp_mem is too low for that.
+    exact, and it is done with plain data, so that it does not depend on what is under test. Later kernels collect
+    memory.stat when it is read if that much has moved in the cgroup, else every 2 s. Since 6.0 each CPU adds to
+    sockstat after 256 pages, which only a reservation charges at once. RuntimeError where tcp_mem is too low for it.
     """
     cpus = os.sched_getaffinity(0)
     with ExitStack() as undo:
@@ -148,7 +148,9 @@ def settle() -> None:
         for cpu in cpus:
             if len(cpus) > 1:
                 os.sched_setaffinity(0, {cpu})
-            _settle_by_reservation() if batched() else _settle_by_data()
+            _settle_by_data()
+            if batched():
+                _settle_by_reservation()
 
 
 def _settle_by_reservation() -> None:
