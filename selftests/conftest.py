@@ -136,6 +136,16 @@ def sysctl(defer: ExitStack) -> Callable[[str, str], None]:
 
 
 @pytest.fixture
+def tell(pytestconfig: pytest.Config) -> Callable[[str, bool], None]:
+    """tell("s.close()", False): what the case is about to do, for the report should the guest die of it.
+
+    With True, everything told before is forgotten.
+    """
+    told: Callable[[str, bool], None] = pytestconfig.pluginmanager.get_plugin("perpatch-reporter").tell  # type: ignore[union-attr]
+    return told
+
+
+@pytest.fixture
 def figure(record_property: Callable[[str, object], None]) -> Callable[[str, float, str], None]:
     """figure("goodput", 3450.1, "kbit/s") goes into the report beside the verdict."""
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from vm import console
+from vm import chosen, console
 from vm.arch import Arch
 from vm.cases import Case
 from vm.errors import Infra, StepFailed
@@ -30,12 +30,16 @@ KEEP_DAYS = 14
 
 
 def selftests_tar() -> str:
-    """selftests/ as the guest gets it: a tar in base64, compiled cases and file times included."""
+    """selftests/ as the guest gets it: a tar in base64, compiled cases and file times included, and what was chosen."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         for path in sorted(SELFTESTS.rglob("*")):
             if path.is_file() and (path.suffix in (".py", ".pyc", ".json", ".toml") or path.parent.name == "data"):
                 tar.add(path, arcname=str(path.relative_to(REPO)))
+        options = chosen.options().encode()
+        entry = tarfile.TarInfo(chosen.WHERE)
+        entry.size = len(options)
+        tar.addfile(entry, io.BytesIO(options))
     return base64.b64encode(data.getvalue()).decode()
 
 

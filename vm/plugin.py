@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from vm import cases, series
+from vm import cases, chosen, series
 from vm.errors import Infra, Mistake, StepFailed
 from vm.verdict import Verdict, red
 
@@ -33,6 +33,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--accel", default="auto", choices=["auto", "kvm", "tcg"], help="accelerator (default: auto)")
     group.addoption("--guest", default="warm", choices=["warm", "vng"], help="our own root, or virtme-ng's host root")
     group.addoption("--strict-skips", action="store_true", help="a SKIP is red")
+    chosen.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what was chosen about the cases for the guest."""
+    chosen.keep(config)
 
 
 def _ours(items: list[pytest.Item]) -> list[pytest.Item]:

@@ -72,12 +72,15 @@ def cells(events: Iterable[Event], todo: list[Case], subject: Subject) -> Genera
     left = {c.nodeid: c for c in todo}
     running: str | None = None
     reports: list[dict[str, Any]] = []
+    told: list[str] = []
     errors: dict[str, str] = {}
     collected: set[str] = set()
     for event in events:
         data = event.data
         if event.kind == "start":
-            running, reports = data["start"], []
+            running, reports, told = data["start"], [], []
+        elif event.kind == "told":
+            told = [*([] if data["anew"] else told), str(data["told"])]
         elif event.kind == "report" and running:
             reports.append(data["report"])
         elif event.kind == "collected":
@@ -104,14 +107,16 @@ def cells(events: Iterable[Event], todo: list[Case], subject: Subject) -> Genera
             return list(left.values()), "pytest ended early"
         elif event.kind in _ENDS:
             if running in left:
-                yield _dead(left.pop(running), event, subject, reports)
+                yield _dead(left.pop(running), event, subject, reports, told)
             return list(left.values()), data["why"]
     return list(left.values()), "nothing more came"
 
 
-def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, Any]]) -> Cell:
+def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, Any]], told: list[str]) -> Cell:
     log = str(event.data.get("console", ""))
     text = console.tail(console.read(Path(log))) if log else ""
+    if told:
+        text = "\n".join([text, "", "what the case did, to its last step:", "", *told])
     verdict, why = _ENDS[event.kind], str(event.data["why"])
     if verdict in (Verdict.PANIC, Verdict.HANG) and (known := known_issue(case, subject, f"{why}\n{text}")):
         verdict, why = Verdict.XFAIL, f"known issue {known}: {verdict}: {why}"

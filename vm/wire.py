@@ -38,7 +38,7 @@ class Alive(Protocol):
 class Event:
     """Something that arrived from a guest, or the news that nothing more will.
 
-    kind: collected, start, report, end, error, done; or the guest's end: panic, hang, died, infra.
+    kind: collected, start, told, report, end, error, done; or the guest's end: panic, hang, died, infra.
     data: the message as the guest sent it (see vm/inside/reporter.py); for an end: {"why": one line}.
     """
 
@@ -68,7 +68,7 @@ class Deadline:
         return None
 
 
-FROM_GUEST = ("collected", "start", "report", "end", "error", "done")
+FROM_GUEST = ("collected", "start", "told", "report", "end", "error", "done")
 
 
 def events(

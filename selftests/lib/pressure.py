@@ -1,6 +1,7 @@
 """TCP memory pressure of a known kind, switched on and off with proof."""
 
 import os
+import socket
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -43,13 +44,19 @@ class Pressure:
         self._ledger = ledger
         self._lowered = False
         with cgroup.outside():  # the case's own books show what the case itself does
-            self._hold(sockets, size=4 << 20)
-            self._probe, _ = sockets.pair(rcvbuf=4 << 20)
+            held = self._hold(sockets, size=4 << 20)
+            self._probe, self._sink = sockets.pair(rcvbuf=4 << 20)
+        self._ends = [*held, self._probe, self._sink]
 
-    def _hold(self, sockets: sock.Sockets, size: int) -> None:
-        sender, _ = sockets.pair(rcvbuf=4 * size)
+    def _hold(self, sockets: sock.Sockets, size: int) -> tuple[socket.socket, socket.socket]:
+        sender, receiver = sockets.pair(rcvbuf=4 * size)
         if (n := sock.push(sender, size)) < size:
             raise RuntimeError(f"pressure: could hold {n} of {size} bytes")
+        return sender, receiver
+
+    def charged(self) -> int:
+        """What the sockets that make the pressure have charged, in bytes; it changes as it goes on and off."""
+        return sum(sock.charged(s) for s in self._ends)
 
     def on(self, above_max: bool = False) -> None:
         """Lower tcp_mem so that what is allocated lies between [1] and [2], or above [2].
@@ -74,6 +81,7 @@ class Pressure:
         if self._lowered:
             self._tcp_mem.restore()
             self._nudge(False)
+            sock.drain(self._sink)  # or the probe would be full after some rounds of on() and off()
             self._lowered = False
 
     def _nudge(self, wanted: bool) -> None:

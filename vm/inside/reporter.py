@@ -2,6 +2,7 @@
 
 Lines (each carries "n", a count from 0, so that a lost or doubled one shows):
 {"ready": virtual seconds}, {"collected": [node ids]}, {"start": node id, "location": [...]},
+{"told": a line that a case is about to act on, "anew": whether it replaces those before},
 {"report": pytest's own serialisation, "exc": name of the exception, "errno": of an OSError},
 {"end": node id, "kmsg": [lines], "seconds": virtual}, {"error": text of a collection error}, {"done": exit status}.
 """
@@ -89,6 +90,8 @@ class Kmsg:
 class Reporter:
     """The pytest plugin; one for a session."""
 
+    __name__ = "perpatch-reporter"  # what pytest registers it as, so that a fixture finds it
+
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.kmsg = Kmsg()
@@ -98,6 +101,10 @@ class Reporter:
     def pytest_configure(self, config: pytest.Config) -> None:
         """Keep the configuration: the serialisation hook wants it."""
         self.config = config
+
+    def tell(self, text: str, anew: bool) -> None:
+        """Send what a case is about to do: should the guest die of it, the host has it."""
+        self.wire.send({"told": text, "anew": anew})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A module that cannot be collected is told at once; its cases would otherwise just be missing."""
