@@ -41,3 +41,11 @@ def heading(body: str) -> str:
 def compiled(line: str) -> CodeType:
     """One step, ready to be executed; most come again and again."""
     return compile(line, "<step>", "exec")
+
+
+class Disagreement(AssertionError):
+    """The kernel did not do what the model says; carries the steps that led there."""
+
+    def __init__(self, what: str, lines: list[str]) -> None:
+        super().__init__(what)
+        self.what, self.lines = what, lines

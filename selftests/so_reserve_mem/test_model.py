@@ -16,8 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from selftests.lib import books, script, sock
 from selftests.lib.cgroup import Cgroup
-from selftests.lib.model import Disagreement, End, Machine, Model
+from selftests.lib.machine import End, Machine
+from selftests.lib.model import Model
 from selftests.lib.pressure import Pressure, TcpMem
+from selftests.lib.script import Disagreement
 
 CHOSEN = Path(__file__).parents[1] / "data" / "options.json"  # written by the host, see vm/chosen.py
 SEED, OPERATIONS = 1, 2000
