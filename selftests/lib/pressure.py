@@ -43,6 +43,8 @@ class Pressure:
         self._tcp_mem = tcp_mem
         self._ledger = ledger
         self._lowered = False
+        self._sockets = sockets
+        self._cgroup = cgroup
         with cgroup.outside():  # the case's own books show what the case itself does
             held = self._hold(sockets, size=4 << 20)
             self._probe, self._sink = sockets.pair(rcvbuf=4 << 20)
@@ -80,6 +82,8 @@ class Pressure:
         """Restore tcp_mem; RuntimeError if the kernel stays under pressure."""
         if self._lowered:
             self._tcp_mem.restore()
+            with self._cgroup.outside():  # the old probe may wait for a retransmission that is minutes away
+                self._probe, _ = self._sockets.pair(rcvbuf=4 << 20)
             self._nudge(False)
             sock.drain(self._sink)  # or the probe would be full after some rounds of on() and off()
             self._lowered = False
