@@ -21,7 +21,7 @@ def render(under_test: Series, cases: list[Case]) -> str:
     sections.append(("", "Holds on every step, the base included"))
     for patch, title in sections:
         mine = [c for c in cases if (c.introduced_by[1] if c.introduced_by else "") == patch]
-        lines += ["", f"## {title}", f"{len(behaviours(mine))} behaviours, {len(mine)} cases."]
+        lines += ["", f"## {title}", "", f"{len(behaviours(mine))} behaviours, {len(mine)} cases."]
         for module, of_module in groupby(mine, key=lambda c: c.module):
             lines += [
                 "",

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from vm import series
+from vm import contract, series
 from vm.errors import Mistake
 from vm.issues import Issue
 from vm.paths import PATCHES, REPO
-from vm.plugin import DEFAULT_SERIES
+from vm.plugin import DEFAULT_SERIES, collect
 from vm.series import Series
 
 DOCS = REPO / "docs"
@@ -20,7 +20,11 @@ REPRODUCERS = "selftests/reproducers"
 
 def rendered(under_test: Series) -> dict[Path, str]:
     """Every document, as it has to be."""
-    return {DOCS / "known-issues.md": known_issues(under_test)}
+    cases = collect(under_test.name, [])
+    return {
+        DOCS / "known-issues.md": known_issues(under_test),
+        DOCS / "contract.md": contract.render(under_test, cases),
+    }
 
 
 def known_issues(under_test: Series) -> str:
