@@ -186,11 +186,18 @@ def _message(report: dict[str, Any]) -> tuple[str, str]:
     longrepr = report["longrepr"]
     if isinstance(longrepr, dict):
         crash = longrepr.get("reprcrash") or {}
-        entries = (longrepr.get("reprtraceback") or {}).get("reprentries", [])
-        lines = [line for e in entries for line in e.get("data", {}).get("lines", [])]
+        # A leak takes the place of what the case itself failed with; both are wanted.
+        chain = longrepr.get("chain") or [[longrepr.get("reprtraceback"), crash, None]]
+        lines = [line for traceback, cause, _ in chain for line in _lines(traceback, cause)]
         return _line(str(crash.get("message", ""))), "\n".join(lines)
     errors = [line[2:] for line in str(longrepr).splitlines() if line.startswith("E ")]
     return _line(errors[0] if errors else str(longrepr)), str(longrepr)
+
+
+def _lines(traceback: dict[str, Any] | None, crash: dict[str, Any] | None) -> list[str]:
+    entries = (traceback or {}).get("reprentries", [])
+    lines = [str(line) for e in entries for line in e.get("data", {}).get("lines", [])]
+    return lines or str((crash or {}).get("message", "")).splitlines()
 
 
 def _line(text: str) -> str:

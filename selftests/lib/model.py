@@ -213,7 +213,7 @@ class Model:
 
     def _sum(self, which: Callable[[End], bool] = lambda e: True) -> tuple[str, int]:
         ends = [e for e in self.ends if which(e)]
-        names = " + ".join(f"sock.spare({e.name})" for e in ends) or "0"
+        names = f"sum(map(sock.spare, [{', '.join(e.name for e in ends)}]))"
         return names, sum(sock.spare(e.s) for e in ends)
 
     def check(self) -> None:

@@ -58,7 +58,7 @@ class Pressure:
 
     def charged(self) -> int:
         """What the sockets that make the pressure have charged, in bytes; it changes as it goes on and off."""
-        return sum(sock.charged(s) for s in self._ends)
+        return sum(sock.spare(s) for s in self._ends)
 
     def on(self, above_max: bool = False) -> None:
         """Lower tcp_mem so that what is allocated lies between [1] and [2], or above [2].

@@ -50,6 +50,32 @@ def test_a_panic_costs_the_running_case_alone() -> None:
     assert left == []
 
 
+def test_what_a_case_told_before_the_guest_died_is_in_the_report() -> None:
+    start = Event("start", {"start": A.nodeid, "location": []})
+    told = [
+        Event("told", {"told": "an earlier sequence", "anew": True}),
+        Event("told", {"told": "def test_found(sockets):", "anew": True}),
+        Event("told", {"told": "    s0 = sockets.open()", "anew": False}),
+    ]
+    got, _ = drained([start, *told, Event("panic", {"why": "Oops"})], [A])
+    assert got[A.nodeid].text.endswith("def test_found(sockets):\n    s0 = sockets.open()")
+    assert "earlier" not in got[A.nodeid].text
+
+
+def test_a_failure_is_shown_with_the_one_that_it_replaced() -> None:
+    chain = [
+        [{"reprentries": []}, {"message": "Failed: s0 has 0 bytes\n\ndef test_found():"}, None],
+        [{"reprentries": [{"data": {"lines": ["E  Leak: +1 page"]}}]}, {"message": "Leak: +1 page"}, None],
+    ]
+    longrepr = {"reprcrash": {"message": "Leak: +1 page"}, "chain": chain}
+    start = Event("start", {"start": A.nodeid, "location": []})
+    call = Event("report", {"report": report("call", "failed", longrepr=longrepr, exc="Leak")})
+    end = Event("end", {"end": A.nodeid, "kmsg": [], "seconds": 0})
+    text = drained([start, call, end], [A])[0][A.nodeid].text
+    assert "def test_found():" in text
+    assert "+1 page" in text
+
+
 def test_a_guest_that_ends_between_cases_leaves_the_rest_undone() -> None:
     got, left = drained([*passed(A), Event("died", {"why": "off"})], [A, B])
     assert list(got) == [A.nodeid]
