@@ -75,12 +75,17 @@ def split(undo: ExitStack, parent: Cgroup, *names: str) -> list[Cgroup]:
     children = [Cgroup(parent.path / name) for name in names]
     for child in children:
         child.path.mkdir()
-        undo.callback(child.path.rmdir)
+        undo.callback(_remove, child.path)
     undo.callback(move, parent.path)
     move(children[0].path)
     parent.write("cgroup.subtree_control", "+memory")
     undo.callback(parent.write, "cgroup.subtree_control", "-memory")
     return children
+
+
+def _remove(path: Path) -> None:
+    with suppress(FileNotFoundError):  # the case may have done it
+        path.rmdir()
 
 
 def _mount() -> None:

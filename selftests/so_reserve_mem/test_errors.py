@@ -22,7 +22,6 @@ WITH_ACCOUNT = {
     "sctp6-seqpacket": (socket.AF_INET6, socket.SOCK_SEQPACKET, socket.IPPROTO_SCTP),
     "alg": (socket.AF_ALG, socket.SOCK_SEQPACKET, 0),
     "mptcp": (socket.AF_INET, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
-    "mptcp6": (socket.AF_INET6, socket.SOCK_STREAM, sock.IPPROTO_MPTCP),
 }
 WITHOUT_ACCOUNT = {
     "raw": (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
@@ -65,7 +64,7 @@ def others(*names: str) -> pytest.MarkDecorator:
 def other(sockets: sock.Sockets, sysctl: Callable[[str, str], None], name: str) -> socket.socket:
     """A socket of another protocol; skips where the kernel has none of the kind."""
     try:
-        if name.startswith("mptcp"):
+        if name == "mptcp":
             sysctl("net.mptcp.enabled", "1")
         return sockets.open(*OTHERS[name])
     except FileNotFoundError:

@@ -206,9 +206,7 @@ def test_child_reserves_for_itself(sockets: sock.Sockets, own_cgroup: Cgroup) ->
 @pytest.mark.red_on("drop-global-charge", "drop-memcg-charge")
 def test_cgroup_goes_first(sockets: sock.Sockets, own_cgroup: Cgroup, defer: ExitStack) -> None:
     """A socket whose cgroup has been removed keeps what it reserved, raises and lowers it, on the parent's account."""
-    (home,) = cgroup.split(defer, own_cgroup, "home")
-    short = Cgroup(own_cgroup.path / "short")
-    short.path.mkdir()
+    home, short = cgroup.split(defer, own_cgroup, "home", "short")
     charges = Charges(own_cgroup)
     cgroup.move(short.path)
     s = sockets.open()
