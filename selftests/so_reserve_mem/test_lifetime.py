@@ -113,22 +113,6 @@ def test_orphan_with_stuck_peer(sockets: sock.Sockets, own_cgroup: Cgroup) -> No
 
 @option
 @pytest.mark.red_on("close-leaks")
-def test_orphan_gives_up(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
-    """A closed socket whose peer does not read gives everything back once TCP_USER_TIMEOUT is over."""
-    charges = Charges(own_cgroup)
-    a, b = sockets.pair()
-    a.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 5000)
-    port = a.getsockname()[1]
-    sock.reserve(a, SIZE)
-    sock.push(a)
-    a.close()
-    assert states(port)
-    assert sock.eventually(lambda: not states(port), seconds=60)
-    charges.are(sock.spare(b))
-
-
-@option
-@pytest.mark.red_on("close-leaks")
 def test_orphan_is_reset(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """A socket that is closed with unread data resets the connection and gives its reservation back at once."""
     charges = Charges(own_cgroup)
