@@ -122,6 +122,8 @@ class Replay:
             hook.pytest_report_from_serializable(config=self.config, data=dict(data)) for data in cell.reports
         ] or [self._made(item, cell, "setup", "passed")]
         for report in self._judged(item, cell, reports):
+            if isinstance(report.longrepr, list):  # a skip's place and reason; pytest's summary wants the tuple it was
+                report.longrepr = tuple(report.longrepr)
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=cell.case, location=item.location)
 

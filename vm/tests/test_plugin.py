@@ -110,3 +110,10 @@ def test_junit_survives_what_a_guest_says(
     cell = Cell(A, "2/3", Verdict.PANIC, "Oops \x1b[31m\x00", text="\x07")
     shown(pytester, monkeypatch, [cell], f"--junitxml={tmp_path}/j.xml")
     assert ET.parse(tmp_path / "j.xml").getroot()[0].get("failures") == "1"
+
+
+def test_the_summary_names_a_skip(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as it comes out of JSON: a list where pytest had a tuple
+    skipped = report("setup", "skipped") | {"longrepr": ["selftests/test_x.py", 1, "Skipped: no netem"]}
+    cell = Cell(A, "2/3", Verdict.SKIP, "no netem", reports=(skipped, report("teardown")))
+    shown(pytester, monkeypatch, [cell], "-rs")
