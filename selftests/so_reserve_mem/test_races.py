@@ -1,0 +1,131 @@
+"""Reservations set, read, used and lost from several processes at once: no splat, and the books balance afterwards.
+
+Processes, not threads: setsockopt() in Python holds the interpreter's lock.
+"""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from selftests.lib import cgroup, sock
+from selftests.lib.cgroup import Cgroup
+
+pytestmark = [pytest.mark.introduced_by("so-reserve-mem", "option"), pytest.mark.cpus(2)]
+SECONDS = 1.0
+SIZES = (1 << 16, 1 << 20, 5000)
+ROUNDED = {0, 1 << 16, 1 << 20, 8192}
+
+
+def at_once(*jobs: Callable[[], None], kill: bool = False) -> None:
+    """Run each job over and over in a process of its own for a second; AssertionError where one of them fails.
+
+    kill: with SIGKILL in the middle of it, instead of at its own end.
+    """
+    until = time.monotonic() + SECONDS
+    children = []
+    for job in jobs:
+        if not (pid := os.fork()):
+            status = 1
+            try:
+                while kill or time.monotonic() < until:
+                    job()
+                status = 0
+            finally:
+                os._exit(status)  # not one step further in a copy of pytest
+        children.append(pid)
+    if kill:
+        time.sleep(SECONDS)
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+    wanted = -signal.SIGKILL if kill else 0
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children] == [wanted] * len(children)
+
+
+def resize(s: socket.socket) -> None:
+    """Through all sizes and back to nothing."""
+    for size in (*SIZES, 0):
+        sock.reserve(s, size)
+
+
+def talk(a: socket.socket, b: socket.socket) -> None:
+    """A little data both ways; what an earlier round left is read as well."""
+    sock.push(a, 20_000, chunk=4096)
+    sock.push(b, 20_000, chunk=4096)
+    sock.drain(a)
+    sock.drain(b)
+
+
+@pytest.mark.red_on("round-down")
+def test_get_returns_what_was_set(sockets: sock.Sockets) -> None:
+    """While two processes resize one reservation under traffic, getsockopt() returns only values that were set."""
+    a, b = sockets.pair()
+
+    def look() -> None:
+        assert sock.reserved(a) in ROUNDED
+
+    at_once(lambda: resize(a), lambda: resize(a), look, lambda: talk(a, b))
+
+
+@pytest.mark.red_on("drop-global-charge")
+def test_killed_in_the_middle(sockets: sock.Sockets) -> None:
+    """Processes that are killed while they reserve on sockets of their own leave nothing charged."""
+
+    def work() -> None:
+        with socket.socket() as s:
+            resize(s)
+            sock.reserve(s, 1 << 20)
+
+    del sockets
+    at_once(work, work, kill=True)
+
+
+@pytest.mark.red_on("drop-global-charge")
+def test_closed_through_another_descriptor(sockets: sock.Sockets) -> None:
+    """Duplicates that come and go while the socket is resized take nothing of the reservation with them."""
+    a, b = sockets.pair()
+
+    def duplicate() -> None:
+        with a.dup() as twin:
+            sock.reserve(twin, 8192)
+
+    at_once(lambda: resize(a), duplicate, lambda: talk(a, b))
+    sock.reserve(a, 1 << 20)
+    assert sock.spare(a) >= 1 << 20
+
+
+@pytest.mark.red_on("drop-global-charge")
+def test_reset_by_the_peer(sockets: sock.Sockets) -> None:
+    """Connections that are reset while they are resized give back all that was reserved."""
+    listener = sockets.listener()
+
+    def work() -> None:
+        with socket.socket() as client:
+            client.connect(listener.getsockname())
+            child = listener.accept()[0]
+            sock.reserve(client, 1 << 20)
+            sock.push(child, 20_000)
+            sock.abort(child)
+            with suppress(ConnectionError):
+                sock.drain(client)
+            resize(client)
+
+    at_once(work, work)
+
+
+@pytest.mark.red_on("drop-global-charge")
+def test_moved_between_cgroups(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
+    """A socket charges the cgroup that it was created in, however its owner moves between cgroups meanwhile."""
+    s = sockets.open()
+
+    def move() -> None:
+        cgroup.move(cgroup.ROOT)
+        sock.reserve(s, 1 << 20)
+        cgroup.move(own_cgroup.path)
+        sock.reserve(s, 0)
+
+    at_once(move, lambda: resize(s))
