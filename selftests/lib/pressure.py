@@ -47,8 +47,8 @@ class Pressure:
         self._cgroup = cgroup
         with cgroup.outside():  # the case's own books show what the case itself does
             held = self._hold(sockets, size=4 << 20)
-            self._probe, self._sink = sockets.pair(rcvbuf=4 << 20)
-        self._ends = [*held, self._probe, self._sink]
+            self._probe, sink = sockets.pair(rcvbuf=4 << 20)
+        self._ends = [*held, self._probe, sink]
 
     def _hold(self, sockets: sock.Sockets, size: int) -> tuple[socket.socket, socket.socket]:
         sender, receiver = sockets.pair(rcvbuf=4 * size)
@@ -82,10 +82,12 @@ class Pressure:
         """Restore tcp_mem; RuntimeError if the kernel stays under pressure."""
         if self._lowered:
             self._tcp_mem.restore()
+            for s in self._ends[2:]:
+                sock.abort(s)
             with self._cgroup.outside():  # the old probe may wait for a retransmission that is minutes away
-                self._probe, _ = self._sockets.pair(rcvbuf=4 << 20)
+                self._probe, sink = self._sockets.pair(rcvbuf=4 << 20)
+            self._ends[2:] = [self._probe, sink]
             self._nudge(False)
-            sock.drain(self._sink)  # or the probe would be full after some rounds of on() and off()
             self._lowered = False
 
     def _nudge(self, wanted: bool) -> None:
