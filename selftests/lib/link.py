@@ -54,6 +54,11 @@ def lose(percent: int, device: str = "lo") -> None:
     _batch("tc", f"qdisc replace dev {device} root netem loss {percent}% limit 100000\n")
 
 
+def advmss(device: str, peer: str, size: int) -> None:
+    """What our end announces to this peer as its MSS, whatever the MTU; it goes with the namespace."""
+    _batch("ip", f"route add {peer}/32 dev {device} advmss {size}\n")
+
+
 class Veth:
     """A veth pair, ours (192.0.2.1) in the namespace of the case, theirs (192.0.2.2) in one of its own."""
 

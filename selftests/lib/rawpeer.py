@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from selftests.lib import sock
+from selftests.lib import link, sock
 from selftests.lib.link import IFF_UP, SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFMTU
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x1, 0x1000
@@ -33,15 +33,15 @@ class Peer:
     """One connection to a listener of the kernel; `kernel` is the accepted end."""
 
     def __init__(
-        self, undo: ExitStack, sockets: sock.Sockets, rcvbuf: int = 0, window: int = 65535, mtu: int = 1500
+        self, undo: ExitStack, sockets: sock.Sockets, window: int = 65535, mtu: int = 1500, advmss: int = 0
     ) -> None:
         self._fd = _tun(undo, mtu)
+        if advmss:
+            link.advmss(DEVICE.decode(), THEIRS, advmss)
         self.window = window  # what we advertise, unscaled, and we scale by 0
         self._sequence = self._start = 1000
         self._their_start = self._scale = 0
         listener = sockets.open()
-        if rcvbuf:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, rcvbuf)
         listener.bind((OURS, 0))
         listener.listen()
         self._port = listener.getsockname()[1]
