@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pytest
 
 DEFAULT_TIMEOUT = 60.0  # QEMU CPU seconds
+GROUP = 100  # cases after which the next file gets a guest of its own
 
 
 @dataclass(frozen=True)
@@ -117,11 +118,15 @@ def behaviours(cases: list[Case]) -> dict[str, list[Case]]:
 def groups(cases: list[Case]) -> list[list[Case]]:
     """Cases by the guest they share: each `fresh` one alone, measured ones by file, the others by directory.
 
-    A guest costs more than most cases do, so few of them; those that measure get one in which nothing else has run.
+    A guest costs more than most cases do, so few of them; those that measure get one in which nothing else has run. A
+    big directory is cut between files, so that no core waits for the end of one long group.
     """
-    shared: dict[str, list[Case]] = {}
+    shared: dict[str, list[list[Case]]] = {}
     for case in cases:
         name = case.nodeid if case.fresh else case.module if case.virtual_time else case.module.rpartition("/")[0]
-        shared.setdefault(f"{name} {case.cpus} {case.boot}", []).append(case)
+        parts = shared.setdefault(f"{name} {case.cpus} {case.boot}", [[]])
+        if len(parts[-1]) >= GROUP and parts[-1][-1].module != case.module:
+            parts.append([])
+        parts[-1].append(case)
     # The long ones first, so that the last guest to end is a short one.
-    return sorted(shared.values(), key=len, reverse=True)
+    return sorted((part for parts in shared.values() for part in parts), key=len, reverse=True)
