@@ -148,9 +148,12 @@ def test_loss(sockets: sock.Sockets, defer: ExitStack, percent: int) -> None:
         if "unknown" not in str(e):
             raise
         pytest.skip(f"kernel without netem: nothing gets lost: {e}")
-    sent = retransmitted(a)
-    uses.full_both_ways(a, b)
-    assert retransmitted(a) > sent, "nothing was lost"
+    before = retransmitted(a)
+    for _ in range(50):  # what netem drops is chance: until it was something of ours
+        uses.full_both_ways(a, b)
+        if retransmitted(a) > before:
+            break
+    assert retransmitted(a) > before, "nothing was lost"
     assert_whole(a, b)
 
 
