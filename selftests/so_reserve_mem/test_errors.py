@@ -55,7 +55,7 @@ def test_negative_before_support(sockets: sock.Sockets) -> None:
 def others(*names: str) -> pytest.MarkDecorator:
     """Sockets of other protocols; where none has an account, only the fault that checks nothing lets them reserve."""
     marks = {n: [pytest.mark.red_on("accept-udp" if n in WITH_ACCOUNT else "accept-any")] for n in OTHERS}
-    for name in ("udp", "udp6", "udplite", "udplite6"):
+    for name in (n for n in OTHERS if n.startswith(("udp", "sctp"))):
         marks[name] += [pytest.mark.known_issue("udp-accepted", symptom="succeeded instead of Operation not supported")]
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in names or OTHERS])
 
