@@ -1,6 +1,10 @@
 """The two books that all sockets share, read exactly: what TCP has charged and what the cgroup has."""
 
-from selftests.lib import books, sock
+import errno
+import socket
+from contextlib import ExitStack
+
+from selftests.lib import books, sock, task
 from selftests.lib.cgroup import Cgroup
 
 
@@ -22,3 +26,23 @@ class Charges:
         books.settle()
         sock.eventually(lambda: self.now() == (size, size))
         assert self.now() == (size, size), f"sockstat, memory.stat: {self.now()} instead of {size} each"
+
+
+def kills_by_growing(undo: ExitStack, s: socket.socket, home: Cgroup, limited: Cgroup) -> int:
+    """Processes that the OOM killer took while s grew until limited's memory.max refused more with ENOMEM.
+
+    A process stays in home to be killed. We grow s from outside, since a cgroup that is full may have us killed for a
+    page of our own; the limit is gone when we are back.
+    """
+    task.Task(undo, lambda: None).result()
+
+    def grow() -> None:
+        for size in range(16 << 10, 8 << 20, 16 << 10):  # the OOM killer leaves requests of more than 32 KiB alone
+            sock.reserve(s, size)
+
+    with home.outside():
+        try:
+            sock.refuses(errno.ENOMEM, grow)
+            return limited.read("memory.events", "oom_kill")
+        finally:
+            limited.write("memory.max", "max")

@@ -3,12 +3,13 @@
 import errno
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
 from selftests.lib import books, sock
 from selftests.lib.cgroup import Cgroup
-from selftests.lib.charges import Charges
+from selftests.lib.charges import Charges, kills_by_growing
 from selftests.lib.pressure import TcpMem, under_pressure
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
@@ -125,17 +126,11 @@ def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 @option
 @pytest.mark.red_on("oom-kill")
-def test_memory_max_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
+def test_memory_max_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup, defer: ExitStack) -> None:
     """A reservation that grows into memory.max fails with ENOMEM and kills nobody."""
     s = sockets.open()
     own_cgroup.write("memory.max", 4 << 20)
-
-    def grow() -> None:
-        for size in range(16 << 10, 8 << 20, 16 << 10):  # the OOM killer leaves requests of more than 32 KiB alone
-            sock.reserve(s, size)
-
-    sock.refuses(errno.ENOMEM, grow)
-    assert own_cgroup.read("memory.events", "oom_kill") == 0
+    assert kills_by_growing(defer, s, own_cgroup, own_cgroup) == 0
 
 
 @option

@@ -32,6 +32,9 @@ def lift(own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     tcp_mem.restore()
 
 
+UNCAPPED = pytest.mark.known_issue("overflow-int-max", symptom="Cannot allocate memory instead of Invalid argument")
+
+
 def limits(**faults: str) -> pytest.MarkDecorator:
     """Either limit, with the fault that makes it leave something behind."""
     rows: dict[str, Limit] = {"memory.max": memory_max, "tcp_mem": tcp_mem_pressure}
@@ -187,7 +190,7 @@ def test_both_refuse(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem)
     "size",
     [
         pytest.param(-1, marks=pytest.mark.red_on("accept-negative")),
-        pytest.param((1 << 30) + 1, marks=pytest.mark.red_on("no-cap")),
+        pytest.param((1 << 30) + 1, marks=[pytest.mark.red_on("no-cap"), UNCAPPED]),
     ],
 )
 def test_invalid_keeps_the_rest(sockets: sock.Sockets, own_cgroup: Cgroup, size: int) -> None:
@@ -201,6 +204,7 @@ def test_invalid_keeps_the_rest(sockets: sock.Sockets, own_cgroup: Cgroup, size:
 
 @option
 @pytest.mark.red_on("no-cap")
+@UNCAPPED
 @limits(memcg="no-cap", tcp_mem="no-cap")
 def test_invalid_before_limits(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem, limit: Limit) -> None:
     """More than 1 GiB is EINVAL also where there would be no room: the value is judged first."""

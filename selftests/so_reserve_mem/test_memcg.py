@@ -10,7 +10,7 @@ import pytest
 
 from selftests.lib import cgroup, sock
 from selftests.lib.cgroup import Cgroup
-from selftests.lib.charges import Charges
+from selftests.lib.charges import Charges, kills_by_growing
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
 MIB = 1 << 20
@@ -77,16 +77,10 @@ def test_max_of_the_parent(sockets: sock.Sockets, own_cgroup: Cgroup, defer: Exi
 @pytest.mark.red_on("oom-kill")
 def test_max_of_the_parent_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup, defer: ExitStack) -> None:
     """A reservation that grows into memory.max of the parent is ENOMEM and kills nobody there either."""
-    cgroup.split(defer, own_cgroup, "inner")
+    (inner,) = cgroup.split(defer, own_cgroup, "inner")
     s = sockets.open()
     own_cgroup.write("memory.max", current(own_cgroup) + 4 * MIB)
-
-    def grow() -> None:
-        for size in range(16 << 10, 8 * MIB, 16 << 10):  # the OOM killer leaves requests of more than 32 KiB alone
-            sock.reserve(s, size)
-
-    sock.refuses(errno.ENOMEM, grow)
-    assert own_cgroup.read("memory.events", "oom_kill") == 0
+    assert kills_by_growing(defer, s, inner, own_cgroup) == 0
 
 
 @option

@@ -122,6 +122,7 @@ def test_queued_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> No
 
 @ssthresh
 @pytest.mark.red_on("ignore-window-clamp")
+@pytest.mark.known_issue("window-clamp-ignored", symptom="TCP_WINDOW_CLAMP")
 @pytest.mark.parametrize("clamp", [8192, 20_000, 30_000])
 def test_window_clamp(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, clamp: int) -> None:
     """TCP_WINDOW_CLAMP on a connection bounds what a reservation of 1 MiB opens."""
@@ -138,6 +139,7 @@ def test_window_clamp(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl,
 
 @option
 @pytest.mark.red_on("ignore-window-clamp")
+@pytest.mark.known_issue("window-clamp-ignored", symptom="TCP_WINDOW_CLAMP")
 @pytest.mark.parametrize("clamp", [8192, 20_000, 30_000])
 def test_window_clamp_of_the_listener(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, clamp: int) -> None:
     """TCP_WINDOW_CLAMP that was set before the handshake is not exceeded with 1 MiB reserved."""
@@ -155,6 +157,7 @@ def test_window_clamp_of_the_listener(sockets: sock.Sockets, pressure: Pressure,
 
 @ssthresh
 @pytest.mark.red_on("drop-grow-window")
+@pytest.mark.known_issue("window-clamp-ignored", symptom="rcv_ssthresh, snd_wnd")  # SO_RCVBUF sets the clamp
 @pytest.mark.parametrize("rcvbuf", [30_000, 65_536])
 def test_rcvbuf_lock(sockets: sock.Sockets, pressure: Pressure, rcvbuf: int) -> None:
     """With SO_RCVBUF set, what a reservation opens stays within it, and so does what the peer is offered."""
@@ -170,9 +173,12 @@ def test_rcvbuf_lock(sockets: sock.Sockets, pressure: Pressure, rcvbuf: int) -> 
     assert seen[0] > CLAMPED and max(seen) <= 2 * rcvbuf, f"rcv_ssthresh, snd_wnd {seen}, rcvbuf {2 * rcvbuf}"
 
 
+CLAMPS = pytest.mark.known_issue("clamps-unreserved", symptom="a fresh connection was clamped")
+
+
 @option
 @pytest.mark.red_on("grow-window-clamps")
-@pytest.mark.parametrize("size", [4096, 8192, 32 << 10, 64 << 10])
+@pytest.mark.parametrize("size", [*(pytest.param(n, marks=CLAMPS) for n in (4096, 8192)), 32 << 10, 64 << 10])
 def test_never_lower_than_without(sockets: sock.Sockets, pressure: Pressure, size: int) -> None:
     """A reservation of any size leaves a fresh connection's rcv_ssthresh at least where it is without one."""
     seen = []
@@ -186,6 +192,7 @@ def test_never_lower_than_without(sockets: sock.Sockets, pressure: Pressure, siz
     assert seen[1] > CLAMPED, f"rcv_ssthresh {seen[1]}: a fresh connection was clamped"
 
 
+@pytest.mark.known_issue("clamps-unreserved", symptom="clamped without a reservation")
 def test_fresh_connection_without(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Without a reservation pressure does not clamp a fresh connection that keeps up."""
     a, b = sockets.pair(rcvbuf=1 << 20)

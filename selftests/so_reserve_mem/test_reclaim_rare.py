@@ -70,15 +70,19 @@ def send_zerocopy(a: socket.socket, b: socket.socket, pattern: list[tuple[int, i
 ZEROCOPY = {
     "small": [(100, sock.MSG_ZEROCOPY)],
     "page_and_a_byte": [(4097, sock.MSG_ZEROCOPY)],
-    "large": [(200_000, sock.MSG_ZEROCOPY)],
+    "large": [(200_000, sock.MSG_ZEROCOPY)],  # only this loses more than was left over
     "zerocopy_then_plain": [(9000, sock.MSG_ZEROCOPY | uses.MSG_MORE), (9000, 0)],
     "plain_then_zerocopy": [(9000, uses.MSG_MORE), (9000, sock.MSG_ZEROCOPY)],
 }
+EATEN = pytest.mark.known_issue("zerocopy-eats-reservation", symptom="FWD_ALLOC is .* less than")
+every_pattern = pytest.mark.parametrize(
+    "pattern", [pytest.param(p, id=name, marks=EATEN if name == "large" else ()) for name, p in ZEROCOPY.items()]
+)
 
 
 @option
 @pytest.mark.red_on("reclaim-eats-reservation")
-@pytest.mark.parametrize("pattern", ZEROCOPY.values(), ids=list(ZEROCOPY))
+@every_pattern
 def test_zerocopy(sockets: sock.Sockets, pattern: list[tuple[int, int]]) -> None:
     """MSG_ZEROCOPY sends of any size, alone or in one packet with plain ones, give back what they took."""
     a, b = reserving(sockets)
@@ -88,7 +92,7 @@ def test_zerocopy(sockets: sock.Sockets, pattern: list[tuple[int, int]]) -> None
 
 @option
 @pytest.mark.red_on("reclaim-eats-reservation")
-@pytest.mark.parametrize("pattern", ZEROCOPY.values(), ids=list(ZEROCOPY))
+@every_pattern
 @pytest.mark.parametrize("above_max", [False, True], ids=["pressure", "above_max"])
 def test_zerocopy_under_pressure(
     sockets: sock.Sockets, pressure: Pressure, pattern: list[tuple[int, int]], above_max: bool
@@ -102,7 +106,9 @@ def test_zerocopy_under_pressure(
 
 @option
 @pytest.mark.red_on("reclaim-eats-reservation")
-@pytest.mark.parametrize("flags", [0, sock.MSG_ZEROCOPY], ids=["plain", "zerocopy"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(0, id="plain"), pytest.param(sock.MSG_ZEROCOPY, id="zerocopy", marks=EATEN)]
+)
 def test_reset_by_peer(sockets: sock.Sockets, flags: int) -> None:
     """A reset that drops a full send queue leaves the reservation with the socket."""
     a, b = reserving(sockets)

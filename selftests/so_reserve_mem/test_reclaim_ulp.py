@@ -41,17 +41,19 @@ def start_tls(*ends: socket.socket) -> None:
 
 def assert_whole(*ends: socket.socket) -> None:
     """Empty the queues, let both ends finish (a FIN makes the kernel reclaim), and see the reservation of each."""
-    assert uses.settled(*ends)
+    assert uses.settled(*ends), f"not drained: {[sock.meminfo(s) for s in ends]}"
     for s in ends:
         s.shutdown(socket.SHUT_WR)
-    assert uses.settled(*ends)
+    assert sock.eventually(lambda: all(sock.meminfo(s).wmem_queued == 0 for s in ends)), "the FIN is not acknowledged"
     for name, s in zip("ab", ends, strict=True):
-        free = sock.meminfo(s).fwd_alloc
-        assert free >= SIZE, f"FWD_ALLOC of {name} is {free}, {SIZE - free} less than the {SIZE} bytes reserved"
+        m = sock.meminfo(s)
+        has = m.fwd_alloc + m.rmem_alloc  # since 6.0 kTLS leaves the FIN in the receive queue
+        assert has >= SIZE, f"{name} has {has}, {SIZE - has} less than the {SIZE} bytes reserved"
         assert sock.reserved(s) == SIZE
 
 
 @option
+@pytest.mark.red_on("reclaim-eats-reservation")
 @pytest.mark.parametrize("size", [1, 1000, 40_000])
 def test_tls(sockets: sock.Sockets, size: int) -> None:
     """kTLS records, which charge the plain text and the encrypted one, give back what they took."""
@@ -63,6 +65,7 @@ def test_tls(sockets: sock.Sockets, size: int) -> None:
 
 
 @option
+@pytest.mark.red_on("reclaim-eats-reservation")
 @pytest.mark.parametrize("above_max", [False, True], ids=["pressure", "above_max"])
 def test_tls_under_pressure(sockets: sock.Sockets, pressure: Pressure, above_max: bool) -> None:
     """Under pressure kTLS records give back what they took."""
@@ -95,6 +98,7 @@ def test_sockmap(sockets: sock.Sockets, sockmap: Sockmap, size: int) -> None:
 
 
 @option
+@pytest.mark.red_on("reclaim-eats-reservation")
 @pytest.mark.parametrize(
     "sockmap", [{"receives": True}, {"sends": True, "receives": True}], ids=["skb_verdict", "both"], indirect=True
 )

@@ -100,6 +100,7 @@ def test_release_keeps_what_was_raised(sockets: sock.Sockets, pressure: Pressure
 
 @sndbuf
 @pytest.mark.red_on("drop-sndbuf-raise")
+@pytest.mark.known_issue("sndbuf-overshoots", symptom="sndbuf .* with 1 MiB reserved")
 @pytest.mark.parametrize("limit", [65_536, 200_000])
 def test_raised_no_further_than_tcp_wmem(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, limit: int) -> None:
     """tcp_wmem[2] is where a reservation stops raising sndbuf, also where the administrator has lowered it."""
@@ -111,9 +112,12 @@ def test_raised_no_further_than_tcp_wmem(sockets: sock.Sockets, pressure: Pressu
     assert largest == limit, f"sndbuf {largest} with 1 MiB reserved, tcp_wmem[2] {limit}"
 
 
+SHRINKS = pytest.mark.known_issue("sndbuf-shrinks", symptom="sndbuf 300000 without")
+
+
 @option
 @pytest.mark.red_on("sndbuf-shrinks")
-@pytest.mark.parametrize("size", [10 << 10, 100_000, 200_000])
+@pytest.mark.parametrize("size", [10 << 10, 100_000, pytest.param(200_000, marks=SHRINKS)])
 def test_never_below_what_it_was(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, size: int) -> None:
     """A sndbuf that is larger than the reservation before pressure begins is neither raised nor made smaller by it."""
     before = 300_000
@@ -164,6 +168,9 @@ def test_left_alone_without_pressure(sockets: sock.Sockets, tcp_mem: TcpMem, siz
     a, b = sockets.pair()
     sock.reserve(a, size)
     before = of(a)
+    sock.push(
+        sockets.pair(rcvbuf=8 << 20)[0], 3 << 20
+    )  # so that also a kernel that counts in batches reads more than 0
     _, pressure, high = tcp_mem.read()
     tcp_mem.write(1, pressure, high)
     seen = push_and_drain(a, b, rounds=3)
