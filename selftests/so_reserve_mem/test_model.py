@@ -238,7 +238,21 @@ class Application(RuleBasedStateMachine):
 
 
 @pytest.mark.introduced_by("so-reserve-mem", "option")
-@pytest.mark.red_on("round-down", "drop-global-charge")
+@pytest.mark.red_on(
+    "round-down",
+    "drop-global-charge",
+    "drop-memcg-charge",
+    "no-forward-alloc",
+    "reclaim-eats-reservation",
+    "uncharge-eats-reservation",
+    "decrease-keeps-charge",
+    "close-leaks",
+    "enomem-keeps-charge",
+    "ignore-tcp-mem",
+    "accept-negative",
+    "accept-root-cgroup",
+    "child-inherits",
+)
 @pytest.mark.timeout(400)
 def test_model(
     monkeypatch: pytest.MonkeyPatch,

@@ -168,9 +168,7 @@ def test_left_alone_without_pressure(sockets: sock.Sockets, tcp_mem: TcpMem, siz
     a, b = sockets.pair()
     sock.reserve(a, size)
     before = of(a)
-    sock.push(
-        sockets.pair(rcvbuf=8 << 20)[0], 3 << 20
-    )  # so that also a kernel that counts in batches reads more than 0
+    sock.push(sockets.pair(rcvbuf=8 << 20)[0], 3 << 20)  # else a kernel that counts in batches may read 0
     _, pressure, high = tcp_mem.read()
     tcp_mem.write(1, pressure, high)
     seen = push_and_drain(a, b, rounds=3)
