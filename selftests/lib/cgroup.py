@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -54,6 +55,22 @@ def current() -> Path:
     return ROOT / Path("/proc/self/cgroup").read_text().rpartition("::/")[2].strip()
 
 
+def remove(path: Path) -> None:
+    """Remove an empty cgroup if it is there; OSError if it is not empty.
+
+    A process that has just ended may still count for a moment.
+    """
+    for left in reversed(range(50)):
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            if not left:
+                raise
+            time.sleep(0.02)
+
+
 def enter(undo: ExitStack, name: str) -> Cgroup:
     """Make a cgroup and move in; the stack moves back and removes it. OSError without the memory controller."""
     if not (ROOT / "cgroup.procs").exists():
@@ -64,7 +81,7 @@ def enter(undo: ExitStack, name: str) -> Cgroup:
     before = current()
     own = Cgroup(ROOT / name)
     own.path.mkdir()
-    undo.callback(own.path.rmdir)
+    undo.callback(remove, own.path)
     move(own.path)
     undo.callback(move, before)
     return own
@@ -75,17 +92,12 @@ def split(undo: ExitStack, parent: Cgroup, *names: str) -> list[Cgroup]:
     children = [Cgroup(parent.path / name) for name in names]
     for child in children:
         child.path.mkdir()
-        undo.callback(_remove, child.path)
+        undo.callback(remove, child.path)
     undo.callback(move, parent.path)
     move(children[0].path)
     parent.write("cgroup.subtree_control", "+memory")
     undo.callback(parent.write, "cgroup.subtree_control", "-memory")
     return children
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):  # the case may have done it
-        path.rmdir()
 
 
 def _mount() -> None:
