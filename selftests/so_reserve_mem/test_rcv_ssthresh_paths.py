@@ -112,6 +112,7 @@ def test_queued_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> No
     size = 16 << 10
     a, b = sockets.pair()
     sock.reserve(b, size)
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 200_000)  # much more than the peer takes without reading
     sock.push(b)
     pressure.on()
     fall_behind(a, b)

