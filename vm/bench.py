@@ -20,6 +20,7 @@ from vm.paths import REPO, SELFTESTS, cache
 from vm.plugin import DEFAULT_SERIES
 
 BIN = Path(sys.executable).parent
+RELEASED = "debian:6.1"
 CASE = "selftests/so_reserve_mem/test_value.py"
 
 
@@ -77,6 +78,9 @@ def main() -> None:
         row("pytest selftests, one functional file, warm", warm, beside)
         row("the same after an edit", edited, beside)
         row(f"warm matrix, {len(under_test.patches) + 1} steps", [timed(whole) for _ in range(2)])
+        released = [*whole, "--kernel", RELEASED]
+        timed(released)
+        row(f"one released kernel, {RELEASED}, warm", [timed(released) for _ in range(2)])
     print(f"cases: {sum(1 for _ in SELFTESTS.rglob('test_*.py'))} files, series {under_test.name} on {found.label}")
 
 
