@@ -58,7 +58,10 @@ class Progress(Listener):
 
     def building(self, step: str, objects: int, what: str) -> None:
         self.state[step] = f"building: {objects} objects, {what}" if objects else what
-        # In a pipe one line every 30 s says that it is alive; a line an object would drown the log.
+        self._now_and_then(step)
+
+    def _now_and_then(self, step: str) -> None:
+        """In a pipe one line every 30 s says that a step is alive; a line an object or a case would drown the log."""
         if not self.console.is_terminal and time.monotonic() - self.last_line.get(step, 0) > 30:
             self.last_line[step] = time.monotonic()
             self._print(f"{step}: {self.state[step]}")
@@ -88,6 +91,8 @@ class Progress(Listener):
             self._print(f"{cell.step}: {cell.verdict} {cell.case}: {cell.reason}")
         elif len(have) == len(self.run.cases):
             self._print(f"{cell.step}: {self.state[cell.step]} done")
+        else:
+            self._now_and_then(cell.step)
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 2))

@@ -114,7 +114,9 @@ def test_raised_no_further_than_tcp_wmem(sockets: sock.Sockets, pressure: Pressu
 
 @option
 @pytest.mark.red_on("sndbuf-shrinks")
-@pytest.mark.parametrize("size", [10 << 10, 100_000])
+@pytest.mark.known_issue("sndbuf-shrinks", symptom="sndbuf 300000 without")
+# More than 2/3 of sndbuf: a sender is woken when that much is queued, and what is left of less is nothing.
+@pytest.mark.parametrize("size", [250_000, 290_000])
 def test_never_below_what_it_was(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, size: int) -> None:
     """A sndbuf that is larger than the reservation before pressure begins is neither raised nor made smaller by it."""
     before = 300_000
