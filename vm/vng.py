@@ -65,11 +65,10 @@ class Vng:
         with _Guest(self, log) as guest:
             try:
                 guest.accept(self.stopping)
-                guest.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
-            except OSError:
-                yield Event("infra", {"why": f"vng did not start a guest: {guest.ended()}"})
-                return
-            yield from events(guest, cases, log, self.stopping, BOOT_CPU)
+                order = {"tar": tar, "nodeids": [c.nodeid for c in cases]}
+                yield from events(guest, cases, log, self.stopping, BOOT_CPU, order)
+            except OSError as e:
+                yield Event("infra", {"why": f"vng did not start a guest that listens: {e}: {guest.ended()}"})
 
 
 class _Guest:
@@ -158,5 +157,8 @@ class _Guest:
 
     def ended(self) -> str:
         """vng's exit status proves nothing (it is 255 for a panic and for more): only a signal counts as trouble."""
-        status = self.process.wait()
+        try:
+            status = self.process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            return "it still runs"
         return "" if status in (0, 255) else f"status {status}: see {self.log}"

@@ -72,11 +72,17 @@ FROM_GUEST = ("collected", "start", "told", "report", "end", "error", "done")
 
 
 def events(
-    guest: Alive, cases: list[Case], log: Path, stopping: threading.Event, allowed: float = RESUME_CPU
+    guest: Alive,
+    cases: list[Case],
+    log: Path,
+    stopping: threading.Event,
+    allowed: float = RESUME_CPU,
+    order: dict[str, Any] | None = None,
 ) -> Iterator[Event]:
-    """Every event of a guest that has its order; the last is done, panic, hang, died or infra (none when stopping).
+    """Every event of a guest; the last is done, panic, hang, died or infra (none when stopping).
 
-    allowed: QEMU CPU seconds until the first case begins.
+    allowed: QEMU CPU seconds until the first case begins. order: for a guest that has still to boot, sent when it is
+    ready: nobody would read it before, and it is more than a port holds.
     """
     budget = {c.nodeid: c.timeout for c in cases}
     deadline, expected, offset = Deadline(guest, allowed), -1, 0
@@ -96,6 +102,8 @@ def events(
             yield Event("died", {"why": why, "console": str(log)})
             return
         expected = message["n"] + 1
+        if "ready" in message and order:
+            guest.port.send(order)
         kind = next((k for k in FROM_GUEST if k in message), "other")
         if kind == "start":
             deadline.start(budget.get(message["start"]))
