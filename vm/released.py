@@ -40,7 +40,7 @@ def find(word: str, arch: Arch, say: Say) -> Image:
 
     Mistake says what was looked for and what there is; StepFailed (NO_BOOT) where drivers for the guest lack.
     """
-    package = word if word.startswith("linux-image-") else _pattern(word)
+    package = f"^{re.escape(word)}$" if word.startswith("linux-image-") else _pattern(word)
     if package:
         return _of_package(word, package, arch, say)
     path = Path(f"/boot/vmlinuz-{platform.release()}") if word == "host" else Path(word).expanduser()
@@ -112,7 +112,7 @@ def _unpack(word: str, package: str, top: Path, say: Say) -> None:
     for suite in apt.suites_of(plain):
         try:
             with apt.Archive(suite, top, lambda text: say(f"{word}: {text}")) as archive:
-                fits = archive.names(package if package.startswith("^") else f"^{re.escape(package)}$")
+                fits = archive.names(package)
                 fits = [n for n in fits if not re.search(r"-(cloud|rt|dbg|unsigned)", n)]
                 if not fits:
                     have = archive.names("^linux-image-[0-9].*[0-9]-amd64$")
