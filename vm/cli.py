@@ -207,26 +207,7 @@ def doctor(series_word: SeriesOption = DEFAULT_SERIES) -> None:
     raise typer.Exit(3 if any(f.good is False for f in findings) else 0)
 
 
-@app.command("list")
-def list_(
-    series_word: Annotated[str | None, typer.Option("--series", help="only the cases of this series")] = None,
-) -> None:
-    """List the series and their patches, then every behaviour with its patch and its place."""
-    from vm.cases import behaviours
-    from vm.plugin import collect
-
-    names = [series_word] if series_word else series.known()
-    for name in names:
-        under_test = series.load(name)
-        typer.echo(f"{under_test.name}: {under_test.title}")
-        for k, patch in enumerate(under_test.patches, 1):
-            typer.echo(f"  {under_test.step_name(k)} {patch.id}: {patch.title}")
-        for function, cases in behaviours(collect(name, [])).items():
-            tied = cases[0].introduced_by[1] if cases[0].introduced_by else "invariant"
-            times = f" ({len(cases)} cases)" if len(cases) > 1 else ""
-            typer.echo(f"  [{tied}] {cases[0].says} -- {function.removeprefix('selftests/')}{times}")
-
-
+app.command("list")(docs.listing)
 app.command()(docs.docs)
 
 

@@ -1,4 +1,7 @@
-"""Documents under docs/ that are rendered from data, so that they cannot fall behind it: `perpatch docs`."""
+"""What the cases and the known issues say, for people: `perpatch list`, and the documents of `perpatch docs`.
+
+The documents under docs/ are rendered from data, so that they cannot fall behind it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Annotated
 import typer
 
 from vm import contract, series
+from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
 from vm.paths import PATCHES, REPO
@@ -82,6 +86,22 @@ def docs(
     for path, text in stale.items():
         path.write_text(text)
         typer.echo(f"wrote {path.relative_to(REPO)}")
+
+
+def listing(
+    series_word: Annotated[str | None, typer.Option("--series", help="only the cases of this series")] = None,
+) -> None:
+    """List the series and their patches, then every behaviour with its patch and its place."""
+    names = [series_word] if series_word else series.known()
+    for name in names:
+        under_test = series.load(name)
+        typer.echo(f"{under_test.name}: {under_test.title}")
+        for k, patch in enumerate(under_test.patches, 1):
+            typer.echo(f"  {under_test.step_name(k)} {patch.id}: {patch.title}")
+        for function, cases in behaviours(collect(name, [])).items():
+            tied = cases[0].introduced_by[1] if cases[0].introduced_by else "invariant"
+            times = f" ({len(cases)} cases)" if len(cases) > 1 else ""
+            typer.echo(f"  [{tied}] {cases[0].says} -- {function.removeprefix('selftests/')}{times}")
 
 
 def _current(path: Path) -> str:

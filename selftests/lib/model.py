@@ -56,10 +56,10 @@ class Model:
         self._failed = True
         return Disagreement(what, [*self.lines, *check])
 
-    def _new(self, charged: bool, **more: bool) -> End:
+    def _new(self, charged: bool, used: bool = False, listening: bool = False) -> End:
         name = f"s{self.serial}"
         self.serial += 1
-        return End(name, socket.socket.__new__(socket.socket), charged, **more)
+        return End(name, socket.socket.__new__(socket.socket), charged, used=used, listening=listening)
 
     def _opened(self, *ends: End) -> None:
         for end in ends:

@@ -119,7 +119,7 @@ class Peer:
 
 def _sum(data: bytes) -> int:
     """The checksum of the internet protocols."""
-    total = sum(struct.unpack(f">{len(data) // 2}H", data[: len(data) & ~1])) + (data[-1] << 8 if len(data) & 1 else 0)
+    total: int = sum(struct.unpack(f">{len(data) // 2}H", data[: len(data) & ~1])) + (data[-1] << 8) * (len(data) & 1)
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

@@ -284,7 +284,7 @@ def test_model(
     run = hypothesis.seed(seed)(functools.partial(Application, campaign))
     try:
         with with_reporter(lambda said: None):  # its own words for the steps
-            run_state_machine_as_test(run, settings=profile)
+            run_state_machine_as_test(run, settings=profile)  # type: ignore[arg-type]  # a function may make them
     except (Disagreement, Enough, hypothesis.errors.HypothesisException):
         if not campaign.found and campaign.operations < operations:
             raise
