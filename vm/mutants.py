@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vm import output
+from vm import flavour, output
 from vm.cases import Case
 from vm.errors import Mistake
 from vm.matrix import Run
@@ -24,12 +24,16 @@ _RELEASED = re.compile(r"\d+\.\d+")  # red_on may name a released kernel as well
 
 @dataclass(frozen=True)
 class Mutant:
-    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail."""
+    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail.
+
+    flavour: the debug flavour without which nobody can see it.
+    """
 
     id: str
     breaks: str
     what: str
     mail: bytes
+    flavour: str = ""
 
 
 def load(series: Series) -> list[Mutant]:
@@ -43,7 +47,8 @@ def load(series: Series) -> list[Mutant]:
         series.step_of(row["breaks"])
         if not (where / f"{row['id']}.patch").is_file():
             raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
-    return [Mutant(r["id"], r["breaks"], r["what"], (where / f"{r['id']}.patch").read_bytes()) for r in rows]
+        flavour.load(row.get("flavour", ""))
+    return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
 
 
 def with_fault(series: Series, mutant: Mutant) -> Series:
@@ -55,6 +60,7 @@ def try_one(series: Series, mutant: Mutant, cases: list[Case], options: Options,
     """Run the cases that name a mutant on the kernel that has it."""
     faulty = with_fault(series, mutant)
     naming = [c for c in cases if mutant.id in c.red_on]
+    options = replace(options, flavour=mutant.flavour)
     run = prepare(faulty, naming, [len(faulty.patches)], options)
     Pipeline(run, options, results / mutant.id, Listener()).fill()
     output.write(run, results / mutant.id)

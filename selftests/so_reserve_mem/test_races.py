@@ -3,6 +3,7 @@
 Processes, not threads: setsockopt() in Python holds the interpreter's lock.
 """
 
+import errno
 import os
 import signal
 import socket
@@ -14,6 +15,7 @@ import pytest
 
 from selftests.lib import cgroup, sock
 from selftests.lib.cgroup import Cgroup
+from selftests.lib.pressure import TcpMem
 
 pytestmark = [pytest.mark.introduced_by("so-reserve-mem", "option"), pytest.mark.cpus(2)]
 SECONDS = 1.0
@@ -66,7 +68,7 @@ def talk(a: socket.socket, b: socket.socket) -> None:
     sock.drain(b)
 
 
-@pytest.mark.red_on("round-down")
+@pytest.mark.red_on("round-down", "set-without-lock", "plain-read")
 def test_get_returns_what_was_set(sockets: sock.Sockets) -> None:
     """While two processes resize one reservation under traffic, getsockopt() returns only values that were set."""
     a, b = sockets.pair()
@@ -136,3 +138,43 @@ def test_moved_between_cgroups(sockets: sock.Sockets, own_cgroup: Cgroup) -> Non
         sock.reserve(s, 0)
 
     at_once(move, lambda: resize(s))
+
+
+@pytest.mark.red_on("enomem-keeps-charge", "enomem-keeps-global", "drop-memcg-charge")
+def test_limits_come_and_go(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
+    """However memory.max and tcp_mem change meanwhile, a reservation is granted whole or refused with ENOMEM."""
+    a, b = sockets.pair()
+    low, pressure, high = tcp_mem.read()
+
+    def limit() -> None:
+        for limit in (own_cgroup.current() + (1 << 18), "max"):
+            own_cgroup.write("memory.max", limit)
+        for edge in (1, pressure):
+            tcp_mem.write(min(low, edge), edge, high)
+
+    def try_resize() -> None:
+        for size in (*SIZES, 0):
+            try:
+                sock.reserve(a, size)
+            except OSError as e:
+                assert e.errno == errno.ENOMEM, e
+            assert sock.reserved(a) in ROUNDED
+
+    with own_cgroup.outside():  # or else it is we who hit the limit, and the OOM killer comes for us
+        at_once(limit, try_resize, try_resize, lambda: talk(a, b))
+
+
+@pytest.mark.red_on("child-inherits")
+def test_accepted_meanwhile(sockets: sock.Sockets) -> None:
+    """Children of a listener that is resized while they connect and are accepted start without a reservation."""
+    listener = sockets.listener()
+
+    def visit() -> None:
+        with socket.socket() as client:
+            client.connect(listener.getsockname())
+            with listener.accept()[0] as child:
+                assert sock.reserved(child) == 0
+                resize(child)
+                sock.abort(child)
+
+    at_once(lambda: resize(listener), visit)
