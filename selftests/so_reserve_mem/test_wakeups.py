@@ -1,0 +1,91 @@
+"""Under pressure a writer that has used up its reservation waits, and is woken when the peer has read."""
+
+import select
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from selftests.lib import sock
+from selftests.lib.pressure import Pressure
+
+pytestmark = [
+    pytest.mark.introduced_by("so-reserve-mem", "option"),
+    pytest.mark.parametrize("above_max", [False, True], ids=["above-pressure", "above-max"]),
+    pytest.mark.red_on("raise-without-wakeup"),
+]
+RESERVED = 100_000
+SECONDS = 30.0  # virtual
+
+Ready = Callable[[float], bool]
+
+
+def connected(sockets: sock.Sockets) -> tuple[socket.socket, socket.socket]:
+    """A writer with little reserved and a reader with much, since above tcp_mem[2] nothing else arrives."""
+    a, b = sockets.pair()
+    sock.reserve(a, RESERVED)
+    sock.reserve(b, 1 << 20)
+    return a, b
+
+
+def by_select(s: socket.socket) -> Ready:
+    """select()."""
+    return lambda seconds: bool(select.select([], [s], [], seconds)[1])
+
+
+def by_poll(s: socket.socket) -> Ready:
+    """poll()."""
+    poll = select.poll()
+    poll.register(s, select.POLLOUT)
+    return lambda seconds: bool(poll.poll(1000 * seconds))
+
+
+def by_epoll(s: socket.socket) -> Ready:
+    """epoll, level triggered."""
+    epoll = select.epoll()
+    epoll.register(s, select.EPOLLOUT)
+    return lambda seconds: bool(epoll.poll(seconds))
+
+
+def by_edge(s: socket.socket) -> Ready:
+    """epoll, edge triggered."""
+    epoll = select.epoll()
+    epoll.register(s, select.EPOLLOUT | select.EPOLLET)
+    return lambda seconds: bool(epoll.poll(seconds))
+
+
+@pytest.mark.parametrize("wait", [by_select, by_poll, by_epoll, by_edge])
+def test_waiting_writer(
+    sockets: sock.Sockets, pressure: Pressure, wait: Callable[[socket.socket], Ready], above_max: bool
+) -> None:
+    """A writer that was told EAGAIN under pressure is told once it can write, and then it can."""
+    a, b = connected(sockets)
+    pressure.on(above_max)
+    ready = wait(a)
+    assert ready(0), "not writable with nothing queued"
+    for _ in range(3):
+        while sock.push(a):
+            pass
+        assert not ready(0), "writable right after EAGAIN"
+        woken = threading.Event()
+        thread = threading.Thread(target=lambda: woken.set() if ready(SECONDS) else None)  # noqa: B023
+        thread.start()
+        assert sock.drain(b)
+        thread.join()
+        assert woken.is_set(), f"not woken in {SECONDS:.0f} s although the peer has read"
+        assert sock.push(a), "woken, but EAGAIN again"
+
+
+def test_blocking_writer(sockets: sock.Sockets, pressure: Pressure, above_max: bool) -> None:
+    """A send() that blocks under pressure goes on whenever the peer has read, to the last byte."""
+    a, b = connected(sockets)
+    pressure.on(above_max)
+    size, left = 1 << 20, 1 << 20
+    a.settimeout(SECONDS)
+    b.settimeout(SECONDS)
+    writer = threading.Thread(target=a.sendall, args=(bytes(size),))
+    writer.start()
+    while left:
+        left -= len(b.recv(left))
+    writer.join()
