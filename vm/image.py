@@ -199,6 +199,8 @@ class Builder:
     def _environment(self) -> dict[str, str]:
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("KBUILD_", "MAKE", "MFLAGS", "KCONFIG"))}
         fixed = {"KBUILD_BUILD_TIMESTAMP": "@0", "KBUILD_BUILD_USER": "perpatch", "KBUILD_BUILD_HOST": "perpatch"}
+        # Every series has a directory of its own: paths relative to it let them share what ccache knows.
+        fixed |= {"CCACHE_BASEDIR": str(self.dir), "CCACHE_NOHASHDIR": "1"}
         return keep | fixed | {"LC_ALL": "C", "KBUILD_BUILD_VERSION": "1"}
 
     def _configure(self, step: int, log: Path) -> None:

@@ -101,6 +101,10 @@ class Enough(BaseException):
     """All operations are done, or shrinking has had its share. An Exception would be one more failure to shrink."""
 
 
+class Harness(BaseException):
+    """The case itself failed; there is nothing to shrink. Its cause says how."""
+
+
 class Campaign:
     """Counts operations and keeps what was found, over all sequences."""
 
@@ -125,6 +129,8 @@ class Campaign:
         except Disagreement as e:
             self.found.append(e)
             raise
+        except Exception as e:
+            raise Harness from e
 
 
 class Application(RuleBasedStateMachine):
@@ -285,6 +291,8 @@ def test_model(
     try:
         with with_reporter(lambda said: None):  # its own words for the steps
             run_state_machine_as_test(run, settings=profile)  # type: ignore[arg-type]  # a function may make them
+    except Harness as e:
+        raise e.__cause__ or e from None
     except (Disagreement, Enough, hypothesis.errors.HypothesisException):
         if not campaign.found and campaign.operations < operations:
             raise
