@@ -16,8 +16,9 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click and names it nowhere else
 
-from vm import docs, series
+from vm import docs, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
+from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache
 from vm.plugin import DEFAULT_SERIES
 
@@ -27,15 +28,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Apply a kernel series patch by patch, boot every step, run the cases in it, and say what each patch does.",
 )
-
-SeriesOption = Annotated[str, typer.Option("--series", help="name under patches/, directory of patches, or mbox")]
-StepsOption = Annotated[
-    list[str] | None, typer.Option("--step", help="base, a number, 2/3, a patch's id, or all; repeatable")
-]
-FlavourOption = Annotated[str, typer.Option("--flavour", help="a debug flavour: kasan, lockdep, kmemleak, kcsan")]
-TreeOption = Annotated[str | None, typer.Option("--tree", help="a kernel git tree to apply the series on")]
-BaseOption = Annotated[str | None, typer.Option("--base", help="the revision of --tree (default: HEAD)")]
-TarballOption = Annotated[str | None, typer.Option("--tarball", help="a kernel source tarball, PATH#SHA256")]
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -132,6 +124,9 @@ def build(
             for warning in image.new_warnings:
                 typer.echo(f"{under_test.step_name(k)}: new warning: {warning}")
     raise typer.Exit(1 if failed else 0)
+
+
+app.command()(sizes.sizes)
 
 
 @app.command()

@@ -145,6 +145,17 @@ class Builder:
             except OSError as e:
                 raise Infra(f"{self.series.name}: step {step}: {e.strerror}: {e.filename}") from e
 
+    def object(self, step: int, name: str, *words: str) -> Path:
+        """One object file of a step (net/ipv4/tcp.o), made in the build directory; words are make's. StepFailed."""
+        with locked(self.dir / "lock", lambda: self._stopped):
+            self.tree.go(step)
+            log = self.logs / f"build-{step}-{Path(name).stem}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._configure(step, log)
+            self._make(step, log, lambda objects, what: None, name, *words)
+            return self.out / name
+
     def _build(self, step: int, key: str, progress: Progress) -> Image:
         free = shutil.disk_usage(self.dir).free
         if free < NEEDS_FREE:
@@ -156,7 +167,7 @@ class Builder:
         log.parent.mkdir(parents=True, exist_ok=True)
         self.out.mkdir(parents=True, exist_ok=True)
         self._configure(step, log)
-        objects, seen = self._make(step, log, progress)
+        objects, seen = self._make(step, log, progress, self.arch.target)
         before = cached(key_of(self.source, self.series, step - 1, self.arch, self.cc)) if step else None
         old = set(before.warnings) if before else set()
         dir_ = cache() / "images" / key
@@ -225,10 +236,10 @@ class Builder:
                 self.out / ".config",
             )
 
-    def _make(self, step: int, log: Path, progress: Progress) -> tuple[int, set[str]]:
+    def _make(self, step: int, log: Path, progress: Progress, *words: str) -> tuple[int, set[str]]:
         """Compile; the number of objects made and the warnings seen. The build is ended with us, whatever happens."""
         objects, seen = 0, set[str]()
-        command = self._command(f"-j{os.cpu_count() or 1}", self.arch.target)
+        command = self._command(f"-j{os.cpu_count() or 1}", *words)
         make = subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],
             env=self._environment(),

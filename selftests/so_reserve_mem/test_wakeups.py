@@ -3,6 +3,7 @@
 import select
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -71,6 +72,7 @@ def test_waiting_writer(
         woken = threading.Event()
         thread = threading.Thread(target=lambda: woken.set() if ready(SECONDS) else None)  # noqa: B023
         thread.start()
+        time.sleep(0.1)  # now it waits
         assert sock.drain(b)
         thread.join()
         assert woken.is_set(), f"not woken in {SECONDS:.0f} s although the peer has read"
@@ -87,5 +89,6 @@ def test_blocking_writer(sockets: sock.Sockets, pressure: Pressure, above_max: b
     writer = threading.Thread(target=a.sendall, args=(bytes(size),))
     writer.start()
     while left:
+        time.sleep(0.1)  # now it is blocked
         left -= len(b.recv(left))
     writer.join()
