@@ -7,7 +7,7 @@ PYTHON=${PYTHON:-python3}
 # program:Debian package. A program may also be a file (headers) or "python:module".
 NEEDED="qemu-system-x86_64:qemu-system-x86 gcc:gcc make:make flex:flex bison:bison bc:bc git:git perl:perl
  ccache:ccache mksquashfs:squashfs-tools busybox:busybox-static ip:iproute2 tc:iproute2 ss:iproute2 lz4:lz4 xz:xz-utils
- cpio:cpio depmod:kmod setpriv:util-linux ldd:libc-bin file:file script:bsdutils
+ cpio:cpio depmod:kmod setpriv:util-linux ldd:libc-bin file:file script:bsdutils pahole:dwarves nm:binutils
  /usr/include/gelf.h:libelf-dev /usr/include/openssl/ssl.h:libssl-dev
  /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring"
 

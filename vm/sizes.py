@@ -25,6 +25,7 @@ from vm.source import Source
 
 STRUCTS = ("sock", "tcp_sock")
 OBJECT = "net/ipv4/tcp.o"  # knows both
+SHOWN = 12  # functions a patch
 
 _SIZE = re.compile(r"/\* size: (\d+),")
 _HOLES = re.compile(r"/\* sum members: \d+, holes: (\d+), sum holes: (\d+) \*/")
@@ -112,7 +113,11 @@ def table(sizes: list[Sizes]) -> str:
         changed = growth(before, after)
         grown, shrunk = (sum(d for d in changed.values() if (d > 0) is up) for up in (True, False))
         lines += ["", f"{before.step} to {after.step}: {grown:+,} {shrunk:+,}: {grown + shrunk:+,} bytes of functions"]
-        lines += [f"  {delta:+6,}  {name}" for name, delta in changed.items()]
+        # Those that changed most; the rest in one line.
+        most = sorted(changed.items(), key=lambda nd: -abs(nd[1]))[:SHOWN]
+        lines += [f"  {delta:+6,}  {name}" for name, delta in most]
+        if rest := len(changed) - len(most):
+            lines.append(f"  {grown + shrunk - sum(d for _, d in most):+6,}  {rest} more")
     return "\n".join(lines)
 
 
