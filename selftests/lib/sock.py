@@ -154,6 +154,15 @@ def push(s: socket.socket, limit: int = 1 << 62, chunk: int = 65536) -> int:
     return sent
 
 
+def fill(s: socket.socket) -> int:
+    """Send until nothing more goes in, however long one waits for acknowledgements: the peer is full too. Bytes."""
+    sent = 0
+    while more := push(s):
+        sent += more
+        time.sleep(0.1)  # more than an acknowledgement is delayed
+    return sent
+
+
 def drain(s: socket.socket) -> int:
     """Read without blocking until nothing is left; returns bytes."""
     got = 0

@@ -62,7 +62,7 @@ def test_orphan_keeps_until_destroyed(sockets: sock.Sockets, own_cgroup: Cgroup)
     charges = Charges(own_cgroup)
     a, b = sockets.pair()
     sock.reserve(a, SIZE)
-    sock.push(a)
+    sock.fill(a)
     a.close()
     assert min(charges.now()) >= SIZE
     assert sock.eventually(lambda: sock.drain(b) == 0 and charges.now()[0] < SIZE)

@@ -103,7 +103,7 @@ def test_orphan_with_stuck_peer(sockets: sock.Sockets, own_cgroup: Cgroup) -> No
     charges = Charges(own_cgroup)
     a, b = sockets.pair()
     sock.reserve(a, SIZE)
-    sock.push(a)
+    sock.fill(a)
     a.close()
     time.sleep(30)
     assert min(charges.now()) >= SIZE

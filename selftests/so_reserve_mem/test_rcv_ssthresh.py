@@ -21,7 +21,7 @@ CLAMPED = 4 * sock.MSS  # where a receiver that fell behind under pressure ends 
 
 def fall_behind(sender: socket.socket, receiver: socket.socket) -> None:
     """Let the receiver's buffer run full and read it empty again: under pressure that clamps rcv_ssthresh."""
-    sock.push(sender)
+    sock.fill(sender)
     while sock.drain(receiver):
         pass
 
@@ -91,7 +91,7 @@ def test_floor_while_behind(sockets: sock.Sockets, pressure: Pressure) -> None:
     a, b = sockets.pair()
     sock.reserve(b, 1 << 20)
     pressure.on()
-    sock.push(a)
+    sock.fill(a)
     assert sock.rcv_ssthresh(b) > CLAMPED
 
 

@@ -100,7 +100,7 @@ def test_unread_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> No
     a, b = sockets.pair()
     sock.reserve(b, 32 << 10)
     pressure.on()
-    sock.push(a)
+    sock.fill(a)
     assert sock.meminfo(b).rmem_alloc > 32 << 10
     assert sock.rcv_ssthresh(b) <= CLAMPED, f"rcv_ssthresh {sock.rcv_ssthresh(b)}, the reservation is in use"
 

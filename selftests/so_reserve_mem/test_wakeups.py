@@ -66,8 +66,7 @@ def test_waiting_writer(
     ready = wait(a)
     assert ready(0), "not writable with nothing queued"
     for _ in range(3):
-        while sock.push(a):
-            pass
+        sock.fill(a)
         assert not ready(0), "writable right after EAGAIN"
         woken = threading.Event()
         thread = threading.Thread(target=lambda: woken.set() if ready(SECONDS) else None)  # noqa: B023

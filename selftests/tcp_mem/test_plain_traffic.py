@@ -68,6 +68,6 @@ def test_full_receiver_is_clamped_under_pressure(sockets: sock.Sockets, pressure
     """Without a reservation a receiver that fell behind under pressure offers four segments from then on."""
     a, b = sockets.pair()
     pressure.on()
-    sock.push(a)
+    sock.fill(a)
     sock.drain(b)
     assert sock.rcv_ssthresh(b) == 4 * sock.MSS
