@@ -21,6 +21,7 @@ MARKS = (
     "cpus(count): a race, so it runs in real time on so many CPUs",
     "boot(arguments): wants a guest that was booted with these kernel arguments",
     "known_issue(id, symptom): fails, and says so, on the released kernels that known-issues.toml names",
+    "sweep: many points of one measurement; left out unless asked for with -m sweep",
     "timeout(seconds): deadline in QEMU's CPU seconds",
 )
 

@@ -166,7 +166,7 @@ def mutate(
 ) -> None:
     """Build each deliberate fault and run the cases that name it in red_on: all of them must turn red."""
     from vm import mutants
-    from vm.plugin import collect
+    from vm.plugin import EVERY_CASE, collect
     from vm.run import Options
 
     under_test = series.load(series_word)
@@ -176,7 +176,7 @@ def mutate(
             raise Mistake(f"mutant {word}: not known: one of {', '.join(known)}")
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
     _writable(into)
-    cases = collect(series_word, [])
+    cases = collect(series_word, EVERY_CASE)
     chosen = [known[word] for word in ids] if ids else list(known.values())
     good = mutants.campaign(under_test, chosen, cases, Options(tree, base, tarball), into, typer.echo)
     raise typer.Exit(0 if good else 1)

@@ -15,7 +15,7 @@ from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
 from vm.paths import PATCHES, REPO
-from vm.plugin import DEFAULT_SERIES, collect
+from vm.plugin import DEFAULT_SERIES, EVERY_CASE, collect
 from vm.series import Series
 
 DOCS = REPO / "docs"
@@ -24,7 +24,7 @@ REPRODUCERS = "selftests/reproducers"
 
 def rendered(under_test: Series) -> dict[Path, str]:
     """Every document, as it has to be."""
-    cases = collect(under_test.name, [])
+    cases = collect(under_test.name, EVERY_CASE)
     return {
         DOCS / "known-issues.md": known_issues(under_test),
         DOCS / "contract.md": contract.render(under_test, cases),
@@ -98,7 +98,7 @@ def listing(
         typer.echo(f"{under_test.name}: {under_test.title}")
         for k, patch in enumerate(under_test.patches, 1):
             typer.echo(f"  {under_test.step_name(k)} {patch.id}: {patch.title}")
-        for function, cases in behaviours(collect(name, [])).items():
+        for function, cases in behaviours(collect(name, EVERY_CASE)).items():
             tied = cases[0].introduced_by[1] if cases[0].introduced_by else "invariant"
             times = f" ({len(cases)} cases)" if len(cases) > 1 else ""
             typer.echo(f"  [{tied}] {cases[0].says} -- {function.removeprefix('selftests/')}{times}")

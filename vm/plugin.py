@@ -18,6 +18,7 @@ from vm.errors import Infra, Mistake, StepFailed
 from vm.verdict import Verdict, red
 
 DEFAULT_SERIES = "so-reserve-mem"
+EVERY_CASE = ["-m", "sweep or not sweep"]  # for collect(): also what pyproject.toml leaves out of a run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -154,12 +154,15 @@ def push(s: socket.socket, limit: int = 1 << 62, chunk: int = 65536) -> int:
     return sent
 
 
-def fill(s: socket.socket) -> int:
-    """Send until nothing more goes in, however long one waits for acknowledgements: the peer is full too. Bytes."""
+def fill(s: socket.socket, pause: float = 0.1) -> int:
+    """Send until nothing more goes in even after a pause: the peer is full too. Bytes.
+
+    pause: virtual seconds, more than an acknowledgement is under way and delayed.
+    """
     sent = 0
     while more := push(s):
         sent += more
-        time.sleep(0.1)  # more than an acknowledgement is delayed
+        time.sleep(pause)
     return sent
 
 

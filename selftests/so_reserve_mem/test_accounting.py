@@ -56,6 +56,7 @@ def test_decrease_of_a_full_socket(sockets: sock.Sockets, own_cgroup: Cgroup) ->
     assert used >= 512 << 10
     sock.reserve(b, 0)
     assert min(charges.now()) >= used - 32 * PAGE
+    assert max(charges.now()) < 4 * MIB, "what is not in use is given back at once"
     sock.drain(b)
     for s in (a, b):
         s.close()
@@ -122,8 +123,8 @@ def end_process(sockets: sock.Sockets) -> None:
 
 
 CYCLES: dict[Callable[[sock.Sockets], None], tuple[int, str]] = {
-    raise_and_lower: (200, "decrease-keeps-charge"),
-    raise_and_lower_much: (200, "decrease-keeps-charge"),
+    raise_and_lower: (200, "drop-global-charge"),
+    raise_and_lower_much: (200, "drop-global-charge"),
     close_reserved: (200, "close-leaks"),
     be_reset: (100, "close-leaks"),
     accept: (100, "close-leaks"),

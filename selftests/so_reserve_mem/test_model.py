@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -15,6 +15,7 @@ from hypothesis.reporting import with_reporter
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from selftests.lib import books, script, sock
+from selftests.lib.campaign import Campaign, Enough, Harness
 from selftests.lib.cgroup import Cgroup
 from selftests.lib.machine import End, Machine
 from selftests.lib.model import Model
@@ -24,7 +25,6 @@ from selftests.lib.script import Disagreement
 CHOSEN = Path(__file__).parents[1] / "data" / "options.json"  # written by the host, see vm/chosen.py
 SEED, OPERATIONS = 1, 2000
 STEPS = 50  # of one sequence
-SHRINKING = 1500
 SOCKETS = 8
 
 index = st.integers(0, SOCKETS - 1)
@@ -95,42 +95,6 @@ def unheard(self: "Application") -> bool:
 def calm(self: "Application") -> bool:
     """Whether the counters can be made exact: there is no pressure and no limit."""
     return not self.model.under_pressure and not self.model.limit
-
-
-class Enough(BaseException):
-    """All operations are done, or shrinking has had its share. An Exception would be one more failure to shrink."""
-
-
-class Harness(BaseException):
-    """The case itself failed; there is nothing to shrink. Its cause says how."""
-
-
-class Campaign:
-    """Counts operations and keeps what was found, over all sequences."""
-
-    def __init__(self, machine: Machine, wanted: int, tell: Callable[[str, bool], None]) -> None:
-        self.machine, self.wanted, self.tell = machine, wanted, tell
-        self.operations = self.since_found = 0
-        self.found: list[Disagreement] = []
-
-    def step(self) -> None:
-        """One more operation is about to be done."""
-        if self.found:
-            self.since_found += 1
-        if self.since_found > SHRINKING or (self.operations >= self.wanted and not self.found):
-            raise Enough
-        self.operations += 1
-
-    @contextlib.contextmanager
-    def keeping(self) -> Iterator[None]:
-        """Keep what is found: hypothesis forgets what it cannot repeat."""
-        try:
-            yield
-        except Disagreement as e:
-            self.found.append(e)
-            raise
-        except Exception as e:
-            raise Harness from e
 
 
 class Application(RuleBasedStateMachine):

@@ -7,12 +7,12 @@ import pytest
 from vm import mutants, series
 from vm.cases import Case
 from vm.paths import SELFTESTS
-from vm.plugin import collect
+from vm.plugin import EVERY_CASE, collect
 
 
 @pytest.fixture(scope="module")
 def cases() -> list[Case]:
-    return collect("so-reserve-mem", [])
+    return collect("so-reserve-mem", EVERY_CASE)
 
 
 def test_every_case_says_what_it_proves(cases: list[Case]) -> None:
