@@ -13,11 +13,11 @@ check: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -q vm/tests -m "not guest"
+	$(PY) -m pytest -q vm/tests
 
 # What needs real guests: dying ones, the shell, Ctrl-C; then one step under virtme-ng's root, which must agree.
 guestcheck: setup
-	$(PY) -m pytest -q vm/tests/guest
+	$(PY) -m pytest -q -m guest vm/tests/guest
 	$(VENV)/bin/perpatch run --guest vng --step 3 $(ARGS)
 
 # The same contract on the kernels that a distribution ships, beside our own steps.

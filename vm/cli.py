@@ -179,6 +179,7 @@ def mutate(
     cases = collect(series_word, EVERY_CASE)
     chosen = [known[word] for word in ids] if ids else list(known.values())
     good = mutants.campaign(under_test, chosen, cases, Options(tree, base, tarball), into, typer.echo)
+    typer.echo(f"results: {into}")
     raise typer.Exit(0 if good else 1)
 
 
@@ -274,7 +275,8 @@ def main() -> NoReturn:
         print(f"perpatch: {e}", file=sys.stderr)
         status = 3
     except ClickException as e:
-        print(f"perpatch: {e.format_message()}: 'perpatch --help' says what there is", file=sys.stderr)
+        if said := e.format_message():  # nothing where it has just shown the help
+            print(f"perpatch: {said.rstrip('?.')}: 'perpatch --help' says what there is", file=sys.stderr)
         status = 2
     except (KeyboardInterrupt, typer.Abort):
         status = 130

@@ -16,6 +16,7 @@ from vm.paths import PATCHES
 from vm.reports import Cell
 from vm.run import Listener, Options, Pipeline, prepare
 from vm.series import Patch, Series
+from vm.single import every_30_s
 from vm.verdict import Verdict
 
 MUTANTS = PATCHES / "mutants"
@@ -56,13 +57,33 @@ def with_fault(series: Series, mutant: Mutant) -> Series:
     return replace(series, patches=(*series.patches, Patch(mutant.id, mutant.what, mutant.mail)))
 
 
-def try_one(series: Series, mutant: Mutant, cases: list[Case], options: Options, results: Path) -> Run:
+class Telling(Listener):
+    """A line now and then while a mutant's kernel is built, and one for each guest that is booted."""
+
+    def __init__(self, mutant: Mutant, say: Callable[[str], None]) -> None:
+        self._id, self._to = mutant.id, say
+        self._now_and_then = every_30_s(self.say)
+
+    def say(self, text: str) -> None:  # noqa: D102
+        self._to(f"{self._id}: {text}")
+
+    def building(self, step: str, objects: int, what: str) -> None:  # noqa: D102
+        self._now_and_then(objects, what)
+
+    def booted(self, step: str, kind: str, seconds: float) -> None:  # noqa: D102
+        if seconds:
+            self.say(f"booted and saved ({kind}, {seconds:.0f} s)")
+
+
+def try_one(
+    series: Series, mutant: Mutant, cases: list[Case], options: Options, results: Path, listener: Listener
+) -> Run:
     """Run the cases that name a mutant on the kernel that has it."""
     faulty = with_fault(series, mutant)
     naming = [c for c in cases if mutant.id in c.red_on]
     options = replace(options, flavour=mutant.flavour)
     run = prepare(faulty, naming, [len(faulty.patches)], options)
-    Pipeline(run, options, results / mutant.id, Listener()).fill()
+    Pipeline(run, options, results / mutant.id, listener).fill()
     output.write(run, results / mutant.id)
     return run
 
@@ -97,7 +118,7 @@ def campaign(
         raise Mistake(f"red_on names {', '.join(unknown)}: no such mutant of {series.name}")
     good = True
     for mutant in chosen:
-        run = try_one(series, mutant, cases, options, results)
+        run = try_one(series, mutant, cases, options, results, Telling(mutant, say))
         if run.interrupted:
             raise KeyboardInterrupt
         killed, why = judge(run)

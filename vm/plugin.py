@@ -7,6 +7,7 @@ this plugin as well and fills a whole matrix instead.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from vm.errors import Infra, Mistake, StepFailed
 from vm.verdict import Verdict, red
 
 DEFAULT_SERIES = "so-reserve-mem"
+WRONG = re.compile(r"(?:ERROR: (?!usage)|pytest\.main\(\): error: )(.*)")  # what pytest says of its arguments
 EVERY_CASE = ["-m", "sweep or not sweep"]  # for collect(): also what pyproject.toml leaves out of a run
 
 
@@ -182,6 +184,9 @@ def collect(series_word: str, args: list[str]) -> list[cases.Case]:
         raise Mistake(f"{keep.others[0]}: no case: those that run in a guest are under selftests/")
     if status == pytest.ExitCode.NO_TESTS_COLLECTED or (status == pytest.ExitCode.OK and not keep.cases):
         raise Mistake(f"no case is left: {' '.join(args) or 'selftests/ is empty'}: 'perpatch list' shows them all")
+    if status == pytest.ExitCode.USAGE_ERROR:
+        wrong = [w[1] for line in said.getvalue().splitlines() if (w := WRONG.match(line))]
+        raise Mistake(" ".join(wrong) or said.getvalue().strip())
     if status != pytest.ExitCode.OK:
         raise Mistake(f"pytest could not collect the cases:{os.linesep}{said.getvalue().strip()}")
     return keep.cases

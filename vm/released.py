@@ -109,6 +109,7 @@ def _unpack(word: str, package: str, top: Path, say: Say) -> None:
     # A pattern says which version is meant only to people; the table of suites wants a package's name.
     plain = package.replace("\\", "").lstrip("^")
     tried: list[str] = []
+    there: set[str] = set()
     for suite in apt.suites_of(plain):
         try:
             with apt.Archive(suite, top, lambda text: say(f"{word}: {text}")) as archive:
@@ -116,7 +117,8 @@ def _unpack(word: str, package: str, top: Path, say: Say) -> None:
                 fits = [n for n in fits if not re.search(r"-(cloud|rt|dbg|unsigned)", n)]
                 if not fits:
                     have = archive.names("^linux-image-[0-9].*[0-9]-amd64$")
-                    tried.append(f"{suite} has {', '.join(have[-3:]) or 'none'}")
+                    there.update(have[-3:])
+                    tried.append(suite)
                     continue
                 tail = fits[-1].removeprefix("linux-image-")
                 say(f"{word}: downloading {fits[-1]}")
@@ -127,7 +129,8 @@ def _unpack(word: str, package: str, top: Path, say: Say) -> None:
                 return
         except apt.Unavailable as e:
             tried.append(f"{suite}: {e}")
-    raise Mistake(f"--kernel {word}: no such package: {'; '.join(tried)}: name one of these")
+    names = ", ".join(sorted(there)) or "no linux-image-*-amd64"
+    raise Mistake(f"--kernel {word}: no such package in {', '.join(tried)}: there is {names}: name one of these")
 
 
 def _modules_near(kernel: Path, release: str) -> Path | None:

@@ -18,13 +18,14 @@ class Subject:
     """One column of the matrix.
 
     name: base, 1/3, debian:6.1. series: the one under test. patches: ids of its patches that this kernel carries.
-    issues: ids of the known issues that this kernel has.
+    issues: ids of the known issues that this kernel has. why_without: why it is taken for a kernel without the series.
     """
 
     name: str
     series: Series
     patches: frozenset[str]
     issues: frozenset[str] = frozenset()
+    why_without: str = ""
 
 
 def step_subject(of: Series, step: int) -> Subject:
@@ -37,7 +38,8 @@ def released_subject(under_test: Series, word: str, version: str) -> Subject:
     merged = bool(under_test.merged_in) and Version(version) >= Version(under_test.merged_in)
     patches = frozenset(p.id for p in under_test.patches) if merged else frozenset()
     issues = frozenset(i.id for i in under_test.issues if i.has(version))
-    return Subject(word, under_test, patches, issues)
+    why = "" if merged else f": {version} is older than merged_in ({under_test.merged_in or 'not given'})"
+    return Subject(word, under_test, patches, issues, why)
 
 
 def bring(

@@ -77,7 +77,8 @@ def judge(got: Outcome, case: Case, subject: Subject) -> tuple[Verdict, str]:
         if got.splats:
             return (Verdict.XFAIL, f"known issue {known}: {got.splats[0]}") if known else (Verdict.SPLAT, got.splats[0])
         if early:
-            return Verdict.XPASS, f"passes before its patch ({case.introduced_by[1] if case.introduced_by else ''})"
+            patch = case.introduced_by[1] if case.introduced_by else ""
+            return Verdict.XPASS, f"passes before its patch ({patch}){subject.why_without}"
         missed = [i for i, _ in case.known_issues if i in subject.issues]
         if missed:
             return Verdict.XPASS, f"known issue {missed[0]} does not show: if it is fixed, narrow its `affects`"

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from vm import cases, plugin, single
+from vm.errors import Mistake
+from vm.plugin import collect
 from vm.reports import Cell
 from vm.verdict import Verdict
 
@@ -117,3 +119,18 @@ def test_the_summary_names_a_skip(pytester: pytest.Pytester, monkeypatch: pytest
     skipped = report("setup", "skipped") | {"longrepr": ["selftests/test_x.py", 1, "Skipped: no netem"]}
     cell = Cell(A, "2/3", Verdict.SKIP, "no netem", reports=(skipped, report("teardown")))
     shown(pytester, monkeypatch, [cell], "-rs")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--setp", "base"], "unrecognized arguments: --setp"),
+        (["-m", "nomark"], "Unknown marker.*nomark"),
+        (["-k", "a and"], "Wrong expression passed to '-k'"),
+        (["selftests/none.py"], "file or directory not found: selftests/none.py"),
+    ],
+)
+def test_a_mistake_in_the_arguments_is_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(Mistake, match=said) as raised:
+        collect("so-reserve-mem", words)
+    assert "\n" not in str(raised.value)
