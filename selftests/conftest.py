@@ -14,7 +14,7 @@ from selftests.lib.sock import Sockets
 from selftests.lib.vmpressure import MemcgPressure
 
 MARKS = (
-    "introduced_by(series, patch): fails on every step before that patch and passes from it on",
+    "introduced_by(series, patch): fails on every step before that patch and passes from it on; one for each series",
     "red_on(*ids): the mutants or released kernels that were seen to turn the case red",
     "fresh: wants a resumed guest of its own",
     "virtual_time: measures, so it runs where the guest clock counts instructions",

@@ -19,7 +19,8 @@ GROUP = 100  # cases after which the next file gets a guest of its own
 class Case:
     """One collected case.
 
-    says: the first sentence of its docstring. introduced_by: (series, patch id) or None for an invariant.
+    says: the first sentence of its docstring. introduced_by: (series, patch id) or None for an invariant; of a case
+    that several series share, what it says of the one under test.
     red_on: the breaks that were seen to turn it red. fresh: wants a resumed guest of its own.
     virtual_time: measures, so needs a guest whose clock counts instructions. cpus: more than one for races, in real
     time. boot: kernel arguments that the guest is booted with. timeout: QEMU CPU seconds.
@@ -43,14 +44,9 @@ class Case:
         return self.nodeid.split("::")[0]
 
 
-def of_item(item: pytest.Item) -> Case:
-    """Read one pytest item; Mistake where a mark is not well-formed."""
+def of_item(item: pytest.Item, under_test: str) -> Case:
+    """Read one pytest item for the series of that name; Mistake where a mark is not well-formed."""
     doc = (getattr(getattr(item, "function", None), "__doc__", None) or "").strip().splitlines()
-    tied = item.get_closest_marker("introduced_by")
-    if tied and len(tied.args) != 2:
-        raise Mistake(
-            f'{item.nodeid}: introduced_by takes a series and a patch id: introduced_by("so-reserve-mem", "option")'
-        )
     red_on = [word for mark in item.iter_markers("red_on") for word in mark.args]
     timeout = item.get_closest_marker("timeout")
     if timeout and not (timeout.args and isinstance(timeout.args[0], (int, float))):
@@ -58,7 +54,7 @@ def of_item(item: pytest.Item) -> Case:
     return Case(
         nodeid=item.nodeid,
         says=doc[0] if doc else "",
-        introduced_by=(str(tied.args[0]), str(tied.args[1])) if tied else None,
+        introduced_by=_introduced_by(item, under_test),
         red_on=tuple(dict.fromkeys(red_on)),
         fresh=item.get_closest_marker("fresh") is not None,
         virtual_time=item.get_closest_marker("virtual_time") is not None,
@@ -67,6 +63,18 @@ def of_item(item: pytest.Item) -> Case:
         boot=_argument(item, "boot", str, ""),
         known_issues=tuple(_known_issue(item, mark) for mark in item.iter_markers("known_issue")),
     )
+
+
+def _introduced_by(item: pytest.Item, under_test: str) -> tuple[str, str] | None:
+    """The mark that names the series under test, else the closest one."""
+    tied: list[tuple[str, str]] = []
+    for mark in item.iter_markers("introduced_by"):
+        if len(mark.args) != 2:
+            raise Mistake(
+                f'{item.nodeid}: introduced_by takes a series and a patch id: introduced_by("so-reserve-mem", "option")'
+            )
+        tied.append((str(mark.args[0]), str(mark.args[1])))
+    return next((t for t in tied if t[0] == under_test), tied[0] if tied else None)
 
 
 def _argument(item: pytest.Item, name: str, kind: type[Any], default: Any) -> Any:

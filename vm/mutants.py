@@ -15,7 +15,8 @@ from vm.matrix import Run
 from vm.paths import PATCHES
 from vm.reports import Cell
 from vm.run import Listener, Options, Pipeline, prepare
-from vm.series import Patch, Series
+from vm.series import Patch, Series, known
+from vm.series import load as load_series
 from vm.single import every_30_s
 from vm.verdict import Verdict
 
@@ -50,6 +51,11 @@ def load(series: Series) -> list[Mutant]:
             raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
         flavour.load(row.get("flavour", ""))
     return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
+
+
+def everywhere() -> set[str]:
+    """Ids of the mutants of all series: a case that series share, or an invariant, names those of each."""
+    return {m.id for name in known() if (MUTANTS / name).is_dir() for m in load(load_series(name))}
 
 
 def with_fault(series: Series, mutant: Mutant) -> Series:
@@ -111,11 +117,10 @@ def campaign(
     series: Series, chosen: list[Mutant], cases: list[Case], options: Options, results: Path, say: Callable[[str], None]
 ) -> bool:
     """Try each mutant in turn, one line each; whether all were killed by all the cases that name them."""
-    known = {m.id for m in load(series)}
     named = {word for c in cases for word in c.red_on if not _RELEASED.fullmatch(word)}
-    unknown = sorted(named - known)
+    unknown = sorted(named - everywhere())
     if unknown:
-        raise Mistake(f"red_on names {', '.join(unknown)}: no such mutant of {series.name}")
+        raise Mistake(f"red_on names {', '.join(unknown)}: no such mutant")
     good = True
     for mutant in chosen:
         run = try_one(series, mutant, cases, options, results, Telling(mutant, say))

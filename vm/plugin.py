@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     try:
         under_test = series.load(config.option.series)
-        mine = {item.nodeid: cases.of_item(item) for item in ours}
+        mine = {item.nodeid: cases.of_item(item, under_test.name) for item in ours}
         gone = [item for item in ours if not cases.applies(mine[item.nodeid], under_test)]
     except Mistake as e:
         raise pytest.UsageError(str(e)) from None
@@ -98,15 +98,15 @@ class Replay:
     def __init__(self, session: pytest.Session, items: list[pytest.Item]) -> None:
         self.session, self.config = session, session.config
         self.items = {item.nodeid: item for item in items}
-        self.cases = [cases.of_item(item) for item in items]
+        self.under_test = series.load(self.config.option.series)
+        self.cases = [cases.of_item(item, self.under_test.name) for item in items]
 
     def cells(self) -> Iterator[Any]:
         """Build and boot what the cache lacks, then run the cases; cells as they come."""
         from vm.single import cells_of_step  # late: collecting alone needs none of it
 
         option = self.config.option
-        under_test = series.load(option.series)
-        step = under_test.step(option.step) if option.step else len(under_test.patches)
+        step = self.under_test.step(option.step) if option.step else len(self.under_test.patches)
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
 
         def say(text: str) -> None:
@@ -114,7 +114,7 @@ class Replay:
                 terminal.ensure_newline()
                 terminal.write_line(f"perpatch: {text}")
 
-        yield from cells_of_step(under_test, step, self.cases, option, say)
+        yield from cells_of_step(self.under_test, step, self.cases, option, say)
 
     def show(self, cell: Any) -> None:
         """Replay one cell: pytest's own reports, with the outcome that the verdict asks for."""
@@ -159,7 +159,8 @@ class Collector:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Read the items that are left after -k and -m."""
-        self.cases = [cases.of_item(item) for item in _ours(session.items)]
+        under_test = series.load(session.config.option.series)
+        self.cases = [cases.of_item(item, under_test.name) for item in _ours(session.items)]
         self.others = [i.nodeid for i in session.items if not i.nodeid.startswith("selftests/")]
 
 

@@ -134,3 +134,19 @@ def test_a_mistake_in_the_arguments_is_one_line(words: list[str], said: str) -> 
     with pytest.raises(Mistake, match=said) as raised:
         collect("so-reserve-mem", words)
     assert "\n" not in str(raised.value)
+
+
+def test_a_case_that_series_share_is_judged_by_the_one_under_test(pytester: pytest.Pytester) -> None:
+    item = pytester.getitem(
+        """
+        import pytest
+        @pytest.mark.introduced_by("one", "a")
+        @pytest.mark.introduced_by("two", "b")
+        def test_x(): pass
+    """,
+        "test_x",
+    )
+    assert cases.of_item(item, "one").introduced_by == ("one", "a")
+    assert cases.of_item(item, "two").introduced_by == ("two", "b")
+    other = cases.of_item(item, "three").introduced_by
+    assert other and other[0] != "three"

@@ -10,9 +10,14 @@ from vm.paths import SELFTESTS
 from vm.plugin import EVERY_CASE, collect
 
 
+@pytest.fixture(scope="module", params=series.known())
+def under_test(request: pytest.FixtureRequest) -> series.Series:
+    return series.load(request.param)
+
+
 @pytest.fixture(scope="module")
-def cases() -> list[Case]:
-    return collect("so-reserve-mem", EVERY_CASE)
+def cases(under_test: series.Series) -> list[Case]:
+    return collect(under_test.name, EVERY_CASE)
 
 
 def test_every_case_says_what_it_proves(cases: list[Case]) -> None:
@@ -23,15 +28,14 @@ def test_every_case_of_a_patch_names_the_break_that_turns_it_red(cases: list[Cas
     assert [c.nodeid for c in cases if c.introduced_by and not c.red_on] == []
 
 
-def test_breaks_and_cases_know_each_other(cases: list[Case]) -> None:
-    known = {m.id for m in mutants.load(series.load("so-reserve-mem"))}
+def test_breaks_and_cases_know_each_other(cases: list[Case], under_test: series.Series) -> None:
     named = {word for c in cases for word in c.red_on if not re.fullmatch(r"\d+\.\d+", word)}
-    assert named - known == set()
-    assert known - named == set()
+    assert named - mutants.everywhere() == set()
+    assert {m.id for m in mutants.load(under_test)} - named == set()
 
 
-def test_the_breaks_name_nobody() -> None:
-    for mutant in mutants.load(series.load("so-reserve-mem")):
+def test_the_breaks_name_nobody(under_test: series.Series) -> None:
+    for mutant in mutants.load(under_test):
         assert b"Signed-off-by" not in mutant.mail
         assert b"From: perpatch developers <perpatch@example.org>" in mutant.mail
 
