@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 
 FLAVOURS := kasan lockdep kmemleak kcsan
 
-.PHONY: vmtest check guestcheck kernels bench mutants setup $(FLAVOURS)
+.PHONY: vmtest check guestcheck kernels sndbuf bench mutants setup $(FLAVOURS)
 
 vmtest: setup
 	$(VENV)/bin/perpatch run $(ARGS)
@@ -27,6 +27,11 @@ kernels: setup
 # The last step as a kernel that watches itself: memory, locks, leaks, data races.
 $(FLAVOURS): setup
 	$(VENV)/bin/perpatch run --step 3 --flavour $@ $(ARGS)
+
+# Two designs against the spin of writers with SO_SNDBUF under memory pressure, each on its base.
+sndbuf: setup
+	$(VENV)/bin/perpatch run --series sndbuf-pressure-v2 selftests/sndbuf_pressure $(ARGS)
+	$(VENV)/bin/perpatch run --series sndbuf-pressure-onebit selftests/sndbuf_pressure $(ARGS)
 
 bench: setup
 	$(PY) -m vm.bench

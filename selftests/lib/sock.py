@@ -60,6 +60,11 @@ def snd_wnd(s: socket.socket) -> int:
     return _tcp_info(s, 228)
 
 
+def since_ack(s: socket.socket) -> float:
+    """tcpi_last_ack_recv: seconds since the last ACK came in."""
+    return _tcp_info(s, 56) / 1000
+
+
 def _tcp_info(s: socket.socket, offset: int) -> int:
     info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     value: int = struct.unpack_from("I", info, offset)[0]

@@ -1,0 +1,1 @@
+"""Writers with SO_SNDBUF under memory pressure: who is woken when, and who spins."""
