@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer carries its own click and names it nowhere else
 
-from vm import docs, series, sizes
+from vm import claims, docs, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
 from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache
@@ -127,6 +127,7 @@ def build(
 
 
 app.command()(sizes.sizes)
+app.command()(claims.claims)
 
 
 @app.command()

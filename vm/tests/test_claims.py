@@ -1,0 +1,75 @@
+"""Claims are judged by figures, and a figure that nobody measured is no proof."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from vm import claims
+from vm.claims import Claim, Figures, Measure
+from vm.errors import Mistake
+from vm.plugin import EVERY_CASE, collect
+from vm.sizes import Layout, Sizes
+
+M = Measure("s", ("base", "1/1"), "selftests/a/test_b.py::test_c", "CPU", 0, 2)
+CLAIM = Claim("idle", "thread", "It is idle", (M,))
+BASE, STEP = (("s", step, M.case, "CPU") for step in M.steps)
+
+
+@pytest.mark.parametrize(
+    ("figures", "wanted"),
+    [
+        ({BASE: (1.0, "%"), STEP: (2.0, "%")}, "holds"),
+        ({BASE: (1.0, "%"), STEP: (2.1, "%")}, "does not hold"),
+        ({BASE: (1.0, "%")}, "not measured"),
+        ({}, "not measured"),
+    ],
+)
+def test_all_figures_have_to_lie_within(figures: Figures, wanted: str) -> None:
+    assert claims.verdict(CLAIM, figures) == wanted
+
+
+def test_a_condition_is_part_of_the_verdict() -> None:
+    claim = dataclasses.replace(CLAIM, condition="On Sundays.")
+    figures = {BASE: (1.0, "%"), STEP: (1.0, "%")}
+    assert claims.verdict(claim, figures) == "holds with a condition"
+    page = claims.render((claim,), {"qemu": "7.2"}, figures)
+    assert "On Sundays." in page and "qemu 7.2" in page
+    assert "| s 1/1 | test_c: CPU | 1 % | 0 to 2 |" in page
+    assert f'.venv/bin/perpatch run --series s --step base --step 1 "{M.case}"' in page
+
+
+def test_a_claim_without_figures_was_not_measured() -> None:
+    assert claims.verdict(dataclasses.replace(CLAIM, measures=()), {}) == "not measured"
+
+
+def test_figures_survive_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "claims.json"
+    assert claims.read(file) == ({}, {})
+    claims.write({"qemu": "7.2"}, {BASE: (463.2178, "kbit/s")}, file)
+    assert claims.read(file) == ({"qemu": "7.2"}, {BASE: (463.2, "kbit/s")})
+
+
+def test_a_row_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "claims.toml"
+    file.write_text('[[claim]]\nid = "x"\nsource = "y"\nsays = "z"\nwho = "?"\n')
+    with pytest.raises(Mistake, match=r"claims\.toml: claim x: .*who"):
+        claims.load(file)
+
+
+def test_growth_counts_from_the_base() -> None:
+    steps = [Sizes("base", {"sock": Layout(760, 3, 7)}, {}), Sizes("1/1", {"sock": Layout(764, 2, 3)}, {})]
+    figures = claims.of_sizes("s", steps)
+    assert figures["s", "1/1", claims.SIZES, "struct sock, growth"] == (4, "B")
+    assert figures["s", "base", claims.SIZES, "struct sock"] == (760, "B")
+
+
+def test_every_claim_names_cases_and_steps_that_exist() -> None:
+    from vm import series
+
+    for name, wanted in claims.needed(claims.load()).items():
+        known = {c.nodeid for c in collect(name, EVERY_CASE)} | {claims.SIZES}
+        assert wanted.keys() - known == set()
+        for steps in wanted.values():
+            for step in steps:
+                series.load(name).step(step)
