@@ -62,7 +62,6 @@ def over(pressure: Pressure) -> Finish:
 @pytest.fixture
 def ebbs(tcp_mem: TcpMem) -> Finish:
     """Less than tcp_mem[2] is allocated again, though TCP stays under pressure: what is asked for is granted."""
-
     return lambda: ends.ebb(tcp_mem)
 
 
@@ -75,6 +74,8 @@ def waiting(
     for w in writers:
         w.start()
     time.sleep(0.3)
+    if any(w.wrote for w in writers):
+        pytest.skip("grants some memory above tcp_mem[2], as 6.0 and later do: nobody has to wait")
     return writers, pairs
 
 
@@ -93,8 +94,12 @@ def refused(
 
 def late(writers: list[writer.Writer], begin: float) -> dict[str, str]:
     """Those that did not write within SOON from begin, and when they did."""
-    waits = {w.way: w.end() - begin for w in writers}
-    return {way: f"after {wait:.2f} s" if wait > 0 else "never" for way, wait in waits.items() if not 0 < wait < SOON}
+    wrote = {w.way: w.end() for w in writers}
+    return {
+        way: f"after {end - begin:.2f} s" if end else "never"
+        for way, end in wrote.items()
+        if not begin < end < begin + SOON
+    }
 
 
 def woken_without_an_ack(
