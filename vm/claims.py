@@ -7,6 +7,7 @@ of the two (docs.py).
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 import tomllib
@@ -18,10 +19,10 @@ from typing import Annotated, Any
 import typer
 
 from vm import arch, output, series, sizes
-from vm.errors import Mistake
+from vm.errors import Infra, Mistake
 from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
-from vm.paths import REPO
+from vm.paths import REPO, writable
 from vm.plugin import EVERY_CASE, collect
 from vm.progress import Progress
 from vm.run import Options, Pipeline, prepare
@@ -35,18 +36,27 @@ Key = tuple[str, str, str, str]  # series, step, case, figure
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure on some steps of a series. low, high: between which it lies if the claim is true; "" unit: a ratio."""
+    """One figure on some steps of a series, or its ratio to that of another.
+
+    low, high: between which it lies if the claim is true; without them it is shown only. than: the series and the case
+    whose figure of that name, on the same step, it is divided by.
+    """
 
     series: str
     steps: tuple[str, ...]
     case: str
     figure: str
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
+    than: tuple[str, str] | None = None
 
-    def places(self) -> list[Key]:
-        """Where its figures are found, a step each."""
-        return [(self.series, step, self.case, self.figure) for step in self.steps]
+    def of(self, step: str, figures: Figures) -> tuple[float, str] | None:
+        """The figure on a step; None where it, or what it is compared with, was not measured."""
+        figure = figures.get((self.series, step, self.case, self.figure))
+        if not figure or not self.than:
+            return figure
+        other = figures.get((self.than[0], step, self.than[1], self.figure))
+        return (figure[0] / other[0], "") if other and other[0] else None
 
     def command(self) -> str:
         """What repeats it."""
@@ -75,16 +85,21 @@ Figures = dict[Key, tuple[float, str]]  # value and unit
 def load(file: Path = TOML) -> tuple[Claim, ...]:
     """The claims of docs/claims.toml; Mistake where a row is not well-formed."""
     claims = []
-    for row in tomllib.loads(file.read_text())["claim"]:
+    try:
+        rows = tomllib.loads(file.read_text())["claim"]
+    except (OSError, tomllib.TOMLDecodeError, KeyError) as e:
+        raise Mistake(f"{file}: {e}") from None
+    for row in rows:
         try:
-            measures = tuple(
-                Measure(**{**m, "steps": tuple(m["steps"]), "low": float(m["low"]), "high": float(m["high"])})
-                for m in row.pop("measure", [])
-            )
+            measures = tuple(_measure(**m) for m in row.pop("measure", []))
             claims.append(Claim(measures=measures, **row))
         except (KeyError, TypeError, ValueError) as e:
             raise Mistake(f"{file}: claim {row.get('id', '?')}: {e}") from None
     return tuple(claims)
+
+
+def _measure(*, steps: list[str], than: list[str] | None = None, **rest: Any) -> Measure:
+    return Measure(steps=tuple(steps), than=(than[0], than[1]) if than else None, **rest)
 
 
 def needed(claims: Iterable[Claim]) -> dict[str, dict[str, set[str]]]:
@@ -92,19 +107,22 @@ def needed(claims: Iterable[Claim]) -> dict[str, dict[str, set[str]]]:
     wanted: dict[str, dict[str, set[str]]] = {}
     for claim in claims:
         for m in claim.measures:
-            wanted.setdefault(m.series, {}).setdefault(m.case, set()).update(m.steps)
+            for name, case in ((m.series, m.case), *([m.than] if m.than else [])):
+                wanted.setdefault(name, {}).setdefault(case, set()).update(m.steps)
     return wanted
 
 
 def of_run(run: Run) -> Figures:
     """Every figure of a run. One of a red cell is left out: nobody knows what it measured."""
     bad = {(c.case, c.step) for c in run.red_cells()}
-    return {
-        (run.series.name, cell.step, cell.case, str(f["name"])): (float(str(f["value"])), str(f["unit"]))
-        for cell in run.cells.values()
-        if (cell.case, cell.step) not in bad
-        for f in cell.figures
-    }
+    found: Figures = {}
+    for cell in run.cells.values():
+        for f in cell.figures if (cell.case, cell.step) not in bad else ():
+            key = (run.series.name, cell.step, cell.case, str(f["name"]))
+            if key in found:
+                raise Mistake(f"{cell.case}: figure {f['name']!r} is reported twice: nobody knows which one is meant")
+            found[key] = (float(str(f["value"])), str(f["unit"]))
+    return found
 
 
 def of_sizes(series: str, measured: list[Sizes]) -> Figures:
@@ -137,7 +155,7 @@ def write(measured_with: dict[str, str], figures: Figures, file: Path = JSON) ->
 
 def verdict(claim: Claim, figures: Figures) -> str:
     """holds, holds with a condition, does not hold, or not measured."""
-    found = [(m, figures.get(key)) for m in claim.measures for key in m.places()]
+    found = [(m, m.of(step, figures)) for m in claim.measures for step in m.steps]
     if not found or any(figure is None for _, figure in found):
         return "not measured"
     if not all(figure and m.low <= figure[0] <= m.high for m, figure in found):
@@ -162,11 +180,12 @@ def render(claims: tuple[Claim, ...], measured_with: dict[str, str], figures: Fi
     for claim in claims:
         lines += ["", f"## {claim.id}", "", f"{claim.says} ({claim.source}): **{verdict(claim, figures)}**."]
         lines += ["", *(text for text in (claim.condition, claim.why) if text)]
-        lines += ["", "| series, step | figure | measured | true if |", "|---|---|---|---|"]
+        if claim.measures:
+            lines += ["", "| series, step | figure | measured | true if |", "|---|---|---|---|"]
         for m in claim.measures:
-            name = f"{m.case.rpartition('::')[2]}: {m.figure}"
-            for key in m.places():
-                lines.append(f"| {m.series} {key[1]} | {name} | {_value(figures.get(key))} | {m.low:g} to {m.high:g} |")
+            name = f"{m.case.rpartition('::')[2]}: {m.figure}" + (f", over that of {m.than[0]}" if m.than else "")
+            bounds = f"{m.low:g} to {m.high:g}" if m.high < math.inf else ""
+            lines += [f"| {m.series} {step} | {name} | {_value(m.of(step, figures))} | {bounds} |" for step in m.steps]
         lines += ["", *(f"    .venv/bin/{command}" for command in dict.fromkeys(m.command() for m in claim.measures))]
     return "\n".join(lines) + "\n"
 
@@ -181,29 +200,35 @@ def claims(
     base: BaseOption = None,
     tarball: TarballOption = None,
 ) -> None:
-    """Measure what docs/claims.toml asks for, write docs/claims.json and docs/claims.md, and print the table."""
-    rows, figures, data = load(), read()[1], arch.load()
+    """Measure all that docs/claims.toml asks for, write docs/claims.json and docs/claims.md, and print the table."""
+    rows, data = load(), arch.load()
+    figures: Figures = {}
     options = Options(tree, base, tarball)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-claims"
+    writable(into)
     measured_with, status = dict[str, str](), 0
     for name, wanted in needed(rows).items():
         under_test = series.load(name)
         cases = [c for c in collect(name, EVERY_CASE) if c.nodeid in wanted]
-        steps = sorted({under_test.step(step) for asked in wanted.values() for step in asked})
+        steps = sorted({0, *(under_test.step(step) for asked in wanted.values() for step in asked)})
         run = prepare(under_test, cases, steps, options)
         with Progress(run, sys.stdout) as progress:
             Pipeline(run, options, into / name, progress).fill()
         output.write(run, into / name)
         progress.finish()
+        if run.interrupted:
+            raise KeyboardInterrupt  # what docs/ says stays as it is
+        if run.trouble or not run.source:
+            raise Infra(run.trouble)
         status = status or run.exit_status()
         figures |= of_run(run)
-        if SIZES in wanted and run.source:
-            logs = into / name
-            figures |= of_sizes(name, sizes.measure(run.source, under_test, data, logs, steps, typer.echo))
+        if SIZES in wanted:
+            figures |= of_sizes(name, sizes.measure(run.source, under_test, data, into / name, steps, typer.echo))
         measured_with = {"icount shift": str(data.icount_shift), **{k: run.versions[k] for k in ("qemu", "python")}}
-        write(measured_with, figures)  # what has arrived is kept, whatever becomes of the next series
+    write(measured_with, figures)
     figures = read()[1]  # as they are kept, to four digits
     MARKDOWN.write_text(render(rows, measured_with, figures))
     for claim in rows:
         typer.echo(f"{verdict(claim, figures):24}{claim.id:28}{claim.says}")
+    typer.echo(f"results: {into}")
     raise typer.Exit(status)

@@ -19,7 +19,7 @@ from typer._click.exceptions import ClickException  # typer carries its own clic
 from vm import claims, docs, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
 from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
-from vm.paths import REPO, cache
+from vm.paths import REPO, cache, writable
 from vm.plugin import DEFAULT_SERIES
 
 app = typer.Typer(
@@ -72,7 +72,7 @@ def run(
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-{under_test.name}"
-    _writable(into)
+    writable(into)
     for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
         (into / view).unlink(missing_ok=True)  # of an earlier run into this directory
     with Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress:
@@ -176,7 +176,7 @@ def mutate(
         if word not in known:
             raise Mistake(f"mutant {word}: not known: one of {', '.join(known)}")
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
-    _writable(into)
+    writable(into)
     cases = collect(series_word, EVERY_CASE)
     chosen = [known[word] for word in ids] if ids else list(known.values())
     good = mutants.campaign(under_test, chosen, cases, Options(tree, base, tarball), into, typer.echo)
@@ -246,16 +246,6 @@ def _building(step: str) -> Iterator[Callable[[int, str], None]]:
 def _choice(option: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
         raise Mistake(f"{option} {given}: not known: one of {', '.join(known)}")
-
-
-def _writable(into: Path) -> None:
-    try:
-        into.mkdir(parents=True, exist_ok=True)
-        probe = into / ".probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as e:
-        raise Mistake(f"--results {into}: cannot be written: {e.strerror}: give another directory") from None
 
 
 def main() -> NoReturn:

@@ -50,7 +50,10 @@ def load(series: Series) -> list[Mutant]:
         if not (where / f"{row['id']}.patch").is_file():
             raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
         flavour.load(row.get("flavour", ""))
-    return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
+    try:
+        return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
+    except TypeError as e:
+        raise Mistake(f"{file}: a mutant has id, breaks, what and perhaps flavour: {e}") from None
 
 
 def everywhere() -> set[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from vm.errors import Infra
+from vm.errors import Infra, Mistake
 
 REPO = Path(__file__).resolve().parent.parent
 PATCHES = REPO / "patches"
@@ -53,3 +53,14 @@ def locked(path: Path, given_up: Callable[[], bool] = lambda: False) -> Iterator
                     raise Infra(f"{path}: stopped while another run held it") from None
                 time.sleep(0.2)
         yield
+
+
+def writable(into: Path) -> None:
+    """Make a results directory; Mistake where that, or writing into it, is not possible."""
+    try:
+        into.mkdir(parents=True, exist_ok=True)
+        probe = into / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as e:
+        raise Mistake(f"--results {into}: cannot be written: {e.strerror}: give another directory") from None

@@ -12,6 +12,7 @@ from selftests.lib import sock
 from selftests.lib.pressure import Pressure
 
 pytestmark = [
+    pytest.mark.virtual_time,  # what has begun to wait within 0.1 s does so on any machine
     pytest.mark.introduced_by("so-reserve-mem", "option"),
     pytest.mark.parametrize("above_max", [False, True], ids=["above-pressure", "above-max"]),
     pytest.mark.red_on("raise-without-wakeup"),

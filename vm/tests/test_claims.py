@@ -39,6 +39,20 @@ def test_a_condition_is_part_of_the_verdict() -> None:
     assert f'.venv/bin/perpatch run --series s --step base --step 1 "{M.case}"' in page
 
 
+def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
+    other = ("t", "selftests/a/test_b.py::test_d")
+    ratio = dataclasses.replace(M, steps=("1/1",), low=0.97, high=1.03, than=other)
+    shown = Measure("s", ("1/1",), "c", "x")
+    claim = dataclasses.replace(CLAIM, measures=(ratio, shown))
+    figures: Figures = {STEP: (100.0, "kbit/s"), (other[0], "1/1", other[1], "CPU"): (99.0, "kbit/s")}
+    assert claims.verdict(claim, figures) == "not measured"
+    figures["s", "1/1", "c", "x"] = (5.0, "B")
+    assert claims.verdict(claim, figures) == "holds"
+    assert "| s 1/1 | test_c: CPU, over that of t | 1.0101 | 0.97 to 1.03 |" in claims.render((claim,), {}, figures)
+    figures[other[0], "1/1", other[1], "CPU"] = (50.0, "kbit/s")
+    assert claims.verdict(claim, figures) == "does not hold"
+
+
 def test_a_claim_without_figures_was_not_measured() -> None:
     assert claims.verdict(dataclasses.replace(CLAIM, measures=()), {}) == "not measured"
 

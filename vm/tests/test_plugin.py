@@ -6,7 +6,7 @@ import pytest
 
 from vm import cases, plugin, single
 from vm.errors import Mistake
-from vm.plugin import collect
+from vm.plugin import EVERY_CASE, collect
 from vm.reports import Cell
 from vm.verdict import Verdict
 
@@ -119,6 +119,13 @@ def test_the_summary_names_a_skip(pytester: pytest.Pytester, monkeypatch: pytest
     skipped = report("setup", "skipped") | {"longrepr": ["selftests/test_x.py", 1, "Skipped: no netem"]}
     cell = Cell(A, "2/3", Verdict.SKIP, "no netem", reports=(skipped, report("teardown")))
     shown(pytester, monkeypatch, [cell], "-rs")
+
+
+@pytest.mark.parametrize(
+    ("words", "swept"), [([], False), (["-m", "virtual_time"], False), (["-m", "sweep"], True), (EVERY_CASE, True)]
+)
+def test_a_sweep_has_to_be_asked_for(words: list[str], swept: bool) -> None:
+    assert any("test_sweep" in c.nodeid for c in collect("so-reserve-mem", words)) is swept
 
 
 @pytest.mark.parametrize(
