@@ -21,7 +21,8 @@ CLAMPED = 4 * sock.MSS  # where a receiver that fell behind under pressure ends 
 
 def fall_behind(sender: socket.socket, receiver: socket.socket) -> None:
     """Let the receiver's buffer run full and read it empty again: under pressure that clamps rcv_ssthresh."""
-    sock.fill(sender)
+    # In one go: what trickles in behind it would teach later kernels (6.6 on) that data takes more memory than it does.
+    sock.push(sender)
     while sock.drain(receiver):
         pass
 
