@@ -68,7 +68,7 @@ def talk(a: socket.socket, b: socket.socket) -> None:
     sock.drain(b)
 
 
-@pytest.mark.red_on("round-down", "set-without-lock", "plain-read")
+@pytest.mark.red_on("round-down", "set-without-lock")
 def test_get_returns_what_was_set(sockets: sock.Sockets) -> None:
     """While two processes resize one reservation under traffic, getsockopt() returns only values that were set."""
     a, b = sockets.pair()
