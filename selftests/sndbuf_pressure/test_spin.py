@@ -32,20 +32,21 @@ def crowd(sockets: sock.Sockets) -> None:
         sockets.pair()
 
 
-def measure(figure: Figure, pair: ends.Ends, reads: bool, seconds: float = SECONDS) -> writer.Cost:
-    """What the writer does and costs; everything is reported."""
+def measure(figure: Figure, pair: ends.Ends, reads: bool, seconds: float = SECONDS, phase: str = "") -> writer.Cost:
+    """What the writer does and costs; everything is reported, in a phase of its own where a case measures twice."""
     with ends.reading(pair[1]) if reads else nullcontext():
         cost = writer.cost(pair[0], seconds)
-    show(figure, cost)
+    show(figure, cost, phase)
     return cost
 
 
-def show(figure: Figure, cost: writer.Cost) -> None:
+def show(figure: Figure, cost: writer.Cost, phase: str = "") -> None:
     """Report what a writer did."""
-    figure("EAGAIN per send", cost.refused / max(cost.sends, 1), "")
-    figure("polls", cost.polls / cost.seconds, "/s")
-    figure("CPU", cost.share, "%")
-    figure("moved", cost.bytes / 1e3, "kB")
+    phase = phase and f"{phase}: "
+    figure(f"{phase}EAGAIN per send", cost.refused / max(cost.sends, 1), "")
+    figure(f"{phase}polls", cost.polls / cost.seconds, "/s")
+    figure(f"{phase}CPU", cost.share, "%")
+    figure(f"{phase}moved", cost.bytes / 1e3, "kB")
 
 
 def far(sockets: sock.Sockets, so_sndbuf: bool = True) -> ends.Ends:
@@ -163,6 +164,6 @@ def test_spins_above_once_drained(sockets: sock.Sockets, pressure: Pressure, fig
     """Above tcp_mem[2] a writer with SO_SNDBUF sleeps with much queued, and still spins once that has drained."""
     pair = ends.unread(sockets, 1)[0]
     pressure.on(above_max=True)
-    assert measure(figure, pair, reads=False, seconds=1).share <= IDLE
+    assert measure(figure, pair, reads=False, seconds=1, phase="much queued").share <= IDLE
     assert sock.eventually(lambda: sock.drain(pair[1]) < 0 or sock.meminfo(pair[0]).wmem_queued == 0, 300)
-    assert measure(figure, pair, reads=False, seconds=1).share >= SPINS
+    assert measure(figure, pair, reads=False, seconds=1, phase="drained").share >= SPINS
