@@ -5,6 +5,8 @@ Half a minute of virtual time passes between the EAGAIN and the end of the press
 kernel's own has been refused, and the next window probe or retransmission, whose ACK would wake anybody, is far away.
 """
 
+import ctypes
+import errno
 import os
 import socket
 import time
@@ -21,9 +23,11 @@ from selftests.sndbuf_pressure import ends
 pytestmark = pytest.mark.virtual_time
 
 LEVEL = tuple(way for way in writer.WAYS if way != "epoll-et")
+POLLING = tuple(way for way in LEVEL if way != "blocking")
 SOON = 1  # second; a blocking writer looks again within 0.2, the retry of the patches comes within 0.5
 Open = Callable[[int], list[ends.Ends]]
 Finish = Callable[[], None]
+Send = Callable[[socket.socket], None]
 
 
 @pytest.fixture
@@ -98,22 +102,28 @@ def late(writers: list[writer.Writer], begin: float) -> dict[str, str]:
     """Those that did not write within SOON from begin, and when they did."""
     wrote = {w.way: w.end() for w in writers}
     return {
-        way: f"after {end - begin:.2f} s" if end else "never"
+        way: "never" if not end else "too early" if end <= begin else f"after {end - begin:.2f} s"
         for way, end in wrote.items()
         if not begin < end < begin + SOON
     }
 
 
+def unacked(writers: list[writer.Writer], begin: float) -> None:
+    """RuntimeError if an ACK came between begin and the wake-up of a writer: it may have been that."""
+    acked = {w.way: round(w.acked - begin, 2) for w in writers}
+    if max(acked.values()) >= 0:
+        raise RuntimeError(f"an ACK came meanwhile: {acked}")
+
+
 def woken_without_an_ack(
     ways: tuple[str, ...], queue: Open, finish: Finish, pressure: Pressure, defer: ExitStack
 ) -> None:
-    """Assert that writers are woken when memory is granted again, and not by an ACK."""
+    """Assert that writers are woken when memory is granted again; RuntimeError if it may have been by an ACK."""
     writers, _ = waiting(ways, queue, pressure, defer)
     begin = time.monotonic()
     finish()
     assert late(writers, begin) == {}
-    acked = {w.way: round(w.acked - begin, 2) for w in writers}
-    assert max(acked.values()) < 0, f"an ACK came meanwhile: {acked}"
+    unacked(writers, begin)
 
 
 @pytest.mark.red_on("no-retry-when-empty")
@@ -145,6 +155,54 @@ def test_edge_triggered_woken_without_an_ack(
 ) -> None:
     """Nor does an edge-triggered epoll need an ACK, with something queued."""
     woken_without_an_ack(("epoll-et",), request.getfixturevalue(queue), request.getfixturevalue(end), pressure, defer)
+
+
+def nothing_sent(s: socket.socket) -> None:
+    """A send of nothing, which goes through even under pressure."""
+    assert s.send(b"", socket.MSG_DONTWAIT) == 0
+
+
+def byte_sent(s: socket.socket) -> None:
+    """A send that goes through."""
+    assert s.send(b"x", socket.MSG_DONTWAIT) == 1
+
+
+def faulty_sent(s: socket.socket) -> None:
+    """A send of what cannot be read, which fails once memory is granted."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.send(s.fileno(), ctypes.c_void_p(1), 1, socket.MSG_DONTWAIT) != -1 or ctypes.get_errno() != errno.EFAULT:
+        raise RuntimeError(f"no EFAULT: {os.strerror(ctypes.get_errno())}")
+
+
+@pytest.mark.parametrize(
+    ("queue", "send"),
+    [
+        pytest.param("nothing", nothing_sent, marks=pytest.mark.red_on("send-forgets-sleepers")),
+        pytest.param("nothing", faulty_sent, marks=pytest.mark.red_on("send-forgets-sleepers")),
+        pytest.param("unread", nothing_sent, marks=pytest.mark.red_on("send-forgets-sleepers", "send-clears-the-bit")),
+        pytest.param("unread", faulty_sent, marks=pytest.mark.red_on("send-forgets-sleepers", "send-clears-the-bit")),
+        pytest.param("unread", byte_sent, marks=pytest.mark.red_on("send-forgets-sleepers", "send-clears-the-bit")),
+    ],
+)
+def test_woken_though_another_thread_sent(
+    request: pytest.FixtureRequest, pressure: Pressure, defer: ExitStack, queue: str, send: Send
+) -> None:
+    """Whoever polls is woken within a second of the end of pressure, whatever another thread has sent meanwhile.
+
+    Whether that went through or failed, the thread that sleeps since an earlier write was cut short has to hear of it.
+    """
+    writers, _ = waiting(POLLING, request.getfixturevalue(queue), pressure, defer)
+    if send is nothing_sent:
+        for w in writers:
+            send(w.s)
+        time.sleep(0.1)
+    begin = time.monotonic()
+    pressure.off()
+    if send is not nothing_sent:
+        for w in writers:
+            send(w.s)
+    assert late(writers, begin) == {}
+    unacked(writers, begin)
 
 
 @pytest.mark.parametrize("end", ["over", "ebbs"])
