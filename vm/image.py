@@ -150,8 +150,6 @@ class Builder:
         with locked(self.dir / "lock", lambda: self._stopped):
             self.tree.go(step)
             log = self.logs / f"build-{step}-{Path(name).stem}.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            self.out.mkdir(parents=True, exist_ok=True)
             self._configure(step, log)
             self._make(step, log, lambda objects, what: None, name, *words)
             return self.out / name
@@ -164,8 +162,6 @@ class Builder:
             )
         began = time.monotonic()
         log = self.logs / f"build-{step}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        self.out.mkdir(parents=True, exist_ok=True)
         self._configure(step, log)
         objects, seen = self._make(step, log, progress, self.arch.target)
         before = cached(key_of(self.source, self.series, step - 1, self.arch, self.cc)) if step else None
@@ -215,6 +211,8 @@ class Builder:
         return keep | fixed | {"LC_ALL": "C", "KBUILD_BUILD_VERSION": "1"}
 
     def _configure(self, step: int, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self.out.mkdir(parents=True, exist_ok=True)
         wanted = fragments(self.series)
         fragment = self.out / "fragments.config"
         fragment.write_text(wanted)

@@ -28,11 +28,7 @@ def waiting(undo: ExitStack, s: socket.socket, way: str) -> Wait:
         return lambda seconds: bool(poll.poll(seconds * 1000))
     epoll = select.epoll()
     undo.callback(epoll.close)
-    if way == "epoll-et":
-        epoll.register(s, select.EPOLLOUT | select.EPOLLET)
-        epoll.poll(0)  # the edge at the start: from now on there is an event only after an EAGAIN
-    else:
-        epoll.register(s, select.EPOLLOUT)
+    epoll.register(s, select.EPOLLOUT | (select.EPOLLET if way == "epoll-et" else 0))
     return lambda seconds: bool(epoll.poll(seconds))
 
 
@@ -46,6 +42,8 @@ class Writer:
     def __init__(self, undo: ExitStack, s: socket.socket, way: str) -> None:
         self.s, self.way, self.wrote, self.acked = s, way, 0.0, 0.0
         self.wait = None if way == "blocking" else waiting(undo, s, way)
+        if self.wait and way == "epoll-et":
+            self.wait(0)  # the edge at the start: from now on there is an event only after an EAGAIN
         if way == "blocking":
             s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", PATIENCE, 0))
         self._thread = threading.Thread(target=self._run, daemon=True)

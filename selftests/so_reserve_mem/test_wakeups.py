@@ -1,14 +1,13 @@
 """Under pressure a writer that has used up its reservation waits, and is woken when the peer has read."""
 
-import select
 import socket
 import threading
 import time
-from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
-from selftests.lib import sock
+from selftests.lib import sock, writer
 from selftests.lib.pressure import Pressure
 
 pytestmark = [
@@ -20,8 +19,6 @@ pytestmark = [
 RESERVED = 100_000
 SECONDS = 30.0  # virtual
 
-Ready = Callable[[float], bool]
-
 
 def connected(sockets: sock.Sockets) -> tuple[socket.socket, socket.socket]:
     """A writer with little reserved and a reader with much, since above tcp_mem[2] nothing else arrives."""
@@ -31,46 +28,18 @@ def connected(sockets: sock.Sockets) -> tuple[socket.socket, socket.socket]:
     return a, b
 
 
-def by_select(s: socket.socket) -> Ready:
-    """select()."""
-    return lambda seconds: bool(select.select([], [s], [], seconds)[1])
-
-
-def by_poll(s: socket.socket) -> Ready:
-    """poll()."""
-    poll = select.poll()
-    poll.register(s, select.POLLOUT)
-    return lambda seconds: bool(poll.poll(1000 * seconds))
-
-
-def by_epoll(s: socket.socket) -> Ready:
-    """epoll, level triggered."""
-    epoll = select.epoll()
-    epoll.register(s, select.EPOLLOUT)
-    return lambda seconds: bool(epoll.poll(seconds))
-
-
-def by_edge(s: socket.socket) -> Ready:
-    """epoll, edge triggered."""
-    epoll = select.epoll()
-    epoll.register(s, select.EPOLLOUT | select.EPOLLET)
-    return lambda seconds: bool(epoll.poll(seconds))
-
-
-def tell_when(ready: Ready, returned: list[float]) -> None:
+def tell_when(ready: writer.Wait, returned: list[float]) -> None:
     """Wait, and keep the time at which that ended with a yes."""
     if ready(2 * SECONDS):
         returned.append(time.monotonic())
 
 
-@pytest.mark.parametrize("wait", [by_select, by_poll, by_epoll, by_edge])
-def test_waiting_writer(
-    sockets: sock.Sockets, pressure: Pressure, wait: Callable[[socket.socket], Ready], above_max: bool
-) -> None:
+@pytest.mark.parametrize("way", [way for way in writer.WAYS if way != "blocking"])
+def test_waiting_writer(sockets: sock.Sockets, pressure: Pressure, defer: ExitStack, way: str, above_max: bool) -> None:
     """A writer that was told EAGAIN under pressure is told once it can write, and then it can."""
     a, b = connected(sockets)
     pressure.on(above_max)
-    ready = wait(a)
+    ready = writer.waiting(defer, a, way)
     assert ready(0), "not writable with nothing queued"
     for _ in range(3):
         sock.fill(a)
@@ -94,9 +63,9 @@ def test_blocking_writer(sockets: sock.Sockets, pressure: Pressure, above_max: b
     size, left = 1 << 20, 1 << 20
     a.settimeout(SECONDS)
     b.settimeout(SECONDS)
-    writer = threading.Thread(target=a.sendall, args=(bytes(size),))
-    writer.start()
+    thread = threading.Thread(target=a.sendall, args=(bytes(size),))
+    thread.start()
     while left:
         time.sleep(0.1)  # now it is blocked
         left -= len(b.recv(left))
-    writer.join()
+    thread.join()
