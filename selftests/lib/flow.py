@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from selftests.lib import sock
@@ -28,13 +28,32 @@ def writing(sender: socket.socket) -> Iterator[None]:
                 sender.send(SEND)
                 time.sleep(pauses.uniform(0, 0.001))
 
-    thread = threading.Thread(target=write, daemon=True)
+    with _beside(sender, write):
+        yield
+
+
+@contextmanager
+def reading(receiver: socket.socket) -> Iterator[None]:
+    """Read what comes, in a thread, until the block ends; the receiver's side of the connection ends with it."""
+
+    def read() -> None:
+        with suppress(OSError):
+            while receiver.recv(1 << 20):
+                pass
+
+    with _beside(receiver, read):
+        yield
+
+
+@contextmanager
+def _beside(s: socket.socket, work: Callable[[], None]) -> Iterator[None]:
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         yield
     finally:
         with suppress(OSError):
-            sender.shutdown(socket.SHUT_RDWR)  # wakes a writer that is blocked
+            s.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked
         thread.join(10)
 
 

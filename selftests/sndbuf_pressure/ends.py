@@ -1,10 +1,7 @@
 """Connections as the cases here want them, and the pressure under which memory is refused."""
 
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 from selftests.lib import books, sock
 from selftests.lib.pressure import Pressure, TcpMem
@@ -40,22 +37,3 @@ def ebb(tcp_mem: TcpMem) -> None:
     """From above tcp_mem[2] to below it: TCP stays under pressure, but what is asked for is granted."""
     pages = books.tcp_pages()
     tcp_mem.write(pages // 4, pages // 2, 100 * pages)
-
-
-@contextmanager
-def reading(receiver: socket.socket) -> Iterator[None]:
-    """A thread that reads what comes, until the block ends; the receiver's side ends with it."""
-
-    def read() -> None:
-        with suppress(OSError):
-            while receiver.recv(1 << 20):
-                pass
-
-    thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            receiver.shutdown(socket.SHUT_RDWR)
-        thread.join(10)

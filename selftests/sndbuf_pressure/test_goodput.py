@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from selftests.lib import link, sock, writer
+from selftests.lib import flow, link, sock, writer
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.sndbuf_pressure import ends
 
@@ -33,7 +33,7 @@ def goodput(
         link.delay(round_trip // 2)
         sender, receiver = ends.sized(sockets.pair())
         ends.crowded(pressure, tcp_mem)
-        with ends.reading(receiver):
+        with flow.reading(receiver):
             warm_up = writer.cost(sender, 2)
             assert warm_up.share < SPINS, "spins"  # what a spinning writer moves takes long to find out
             cost = writer.cost(sender, seconds)

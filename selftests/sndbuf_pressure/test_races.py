@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from selftests.lib import books, sock, writer
+from selftests.lib import books, flow, sock, writer
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.sndbuf_pressure import ends
 
@@ -34,7 +34,7 @@ def test_all_go_on(sockets: sock.Sockets, pressure: Pressure, tcp_mem: TcpMem, d
                     wait(writer.PATIENCE)
 
     for (a, b), way in zip(pairs, writer.WAYS, strict=True):
-        defer.enter_context(ends.reading(b))
+        defer.enter_context(flow.reading(b))
         w = writer.Writer(defer, a, way)
         thread = threading.Thread(target=write, args=[a, way, w.wait], daemon=True)
         defer.callback(thread.join, 2 * writer.PATIENCE)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from selftests.lib import link, sock, writer
+from selftests.lib import flow, link, sock, writer
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.sndbuf_pressure import ends
 
@@ -34,7 +34,7 @@ def crowd(sockets: sock.Sockets) -> None:
 
 def measure(figure: Figure, pair: ends.Ends, reads: bool, seconds: float = SECONDS, phase: str = "") -> writer.Cost:
     """What the writer does and costs; everything is reported, in a phase of its own where a case measures twice."""
-    with ends.reading(pair[1]) if reads else nullcontext():
+    with flow.reading(pair[1]) if reads else nullcontext():
         cost = writer.cost(pair[0], seconds)
     show(figure, cost, phase)
     return cost
@@ -101,7 +101,7 @@ def test_between_and_nobody_reads(sockets: sock.Sockets, pressure: Pressure, tcp
 
 def flowing(figure: Figure, pair: ends.Ends) -> writer.Cost:
     """What a writer costs whose peer reads, over so many round trips that it repeats; fails early if it spins."""
-    with ends.reading(pair[1]):
+    with flow.reading(pair[1]):
         cost = writer.cost(pair[0], 1)
         if cost.share < SPINS:
             return measure(figure, pair, reads=False, seconds=20)
