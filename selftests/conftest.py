@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -152,5 +152,15 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str, flo
 
     def record(name: str, value: float, unit: str) -> None:
         record_property("figure", {"name": name, "value": value, "unit": unit})
+
+    return record
+
+
+@pytest.fixture
+def curve(record_property: Callable[[str, object], None]) -> Callable[[str, Sequence[tuple[float, float]], str], None]:
+    """curve("window", [(0.0, 5792.0), (0.1, 8688.0)], "B") goes into the report: values over what is in the case."""
+
+    def record(name: str, points: Sequence[tuple[float, float]], unit: str) -> None:
+        record_property("curve", {"name": name, "points": points, "unit": unit})
 
     return record

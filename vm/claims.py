@@ -1,7 +1,7 @@
 """docs/claims.md: what two documents claim in numbers, beside what was measured. `perpatch claims` measures it.
 
-docs/claims.toml says what each claim needs; docs/claims.json is what the last `perpatch claims` found; the page is made
-of the two (docs.py).
+docs/claims.toml says what each claim needs, docs/plots.toml what each plot does; docs/claims.json is what the last
+`perpatch claims` found; the page and the plots are made of these (docs.py).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from vm import arch, output, series, sizes
+from vm import arch, output, plots, series, sizes
 from vm.errors import Infra, Mistake
 from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
 from vm.paths import REPO, writable
+from vm.plots import Key, Plot, Points
 from vm.plugin import EVERY_CASE, collect
 from vm.progress import Progress
 from vm.run import Options, Pipeline, prepare
@@ -31,7 +32,7 @@ from vm.sizes import Sizes
 TOML, JSON, MARKDOWN = (REPO / "docs" / f"claims.{kind}" for kind in ("toml", "json", "md"))
 SIZES = "sizes"  # in place of a case: what `perpatch sizes` measures
 
-Key = tuple[str, str, str, str]  # series, step, case, figure
+Figures = dict[Key, tuple[float, str]]  # value and unit
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,30 @@ class Claim:
     why: str = ""
 
 
-Figures = dict[Key, tuple[float, str]]  # value and unit
+@dataclass
+class Kept:
+    """docs/claims.json: what was measured with (versions), the figures, and the curves."""
+
+    measured_with: dict[str, str] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+    curves: dict[Key, Points] = field(default_factory=dict)
+
+    def points(self) -> dict[Key, Points]:
+        """What plots are made of: the curves, and each figure as a curve of one point."""
+        return self.curves | {key: ((0.0, value),) for key, (value, _) in self.figures.items()}
+
+    def add(self, run: Run) -> None:
+        """Every figure and curve of a run. One of a red cell is left out: nobody knows what it measured."""
+        bad = {(c.case, c.step) for c in run.red_cells()}
+        for cell in run.cells.values():
+            for f in (*cell.figures, *cell.curves) if (cell.case, cell.step) not in bad else ():
+                key = (run.series.name, cell.step, cell.case, str(f["name"]))
+                if key in (self.curves if "points" in f else self.figures):
+                    raise Mistake(f"{cell.case}: {f['name']!r} is reported twice: nobody knows which one is meant")
+                if "points" in f:
+                    self.curves[key] = tuple((float(x), float(y)) for x, y in f["points"])
+                else:
+                    self.figures[key] = (float(str(f["value"])), str(f["unit"]))
 
 
 def load(file: Path = TOML) -> tuple[Claim, ...]:
@@ -102,27 +126,16 @@ def _measure(*, steps: list[str], than: list[str] | None = None, **rest: Any) ->
     return Measure(steps=tuple(steps), than=(than[0], than[1]) if than else None, **rest)
 
 
-def needed(claims: Iterable[Claim]) -> dict[str, dict[str, set[str]]]:
+def needed(claims: Iterable[Claim], drawn: Iterable[Plot] = ()) -> dict[str, dict[str, set[str]]]:
     """The steps on which each case is needed: by series, then case."""
     wanted: dict[str, dict[str, set[str]]] = {}
     for claim in claims:
         for m in claim.measures:
             for name, case in ((m.series, m.case), *([m.than] if m.than else [])):
                 wanted.setdefault(name, {}).setdefault(case, set()).update(m.steps)
+    for part in (part for plot in drawn for part in plot.parts):
+        wanted.setdefault(part.series, {}).setdefault(part.case, set()).add(part.step)
     return wanted
-
-
-def of_run(run: Run) -> Figures:
-    """Every figure of a run. One of a red cell is left out: nobody knows what it measured."""
-    bad = {(c.case, c.step) for c in run.red_cells()}
-    found: Figures = {}
-    for cell in run.cells.values():
-        for f in cell.figures if (cell.case, cell.step) not in bad else ():
-            key = (run.series.name, cell.step, cell.case, str(f["name"]))
-            if key in found:
-                raise Mistake(f"{cell.case}: figure {f['name']!r} is reported twice: nobody knows which one is meant")
-            found[key] = (float(str(f["value"])), str(f["unit"]))
-    return found
 
 
 def of_sizes(series: str, measured: list[Sizes]) -> Figures:
@@ -136,21 +149,31 @@ def of_sizes(series: str, measured: list[Sizes]) -> Figures:
     return found
 
 
-def read(file: Path = JSON) -> tuple[dict[str, str], Figures]:
-    """What was measured with (versions), and the figures; nothing of either where nothing was."""
+def read(file: Path = JSON) -> Kept:
+    """What the last `perpatch claims` kept; nothing where there was none."""
     if not file.is_file():
-        return {}, {}
+        return Kept()
     data = json.loads(file.read_text())
-    return data["measured_with"], {tuple(row["of"]): (row["value"], row["unit"]) for row in data["figures"]}
+    return Kept(
+        data["measured_with"],
+        {tuple(row["of"]): (row["value"], row["unit"]) for row in data["figures"]},
+        {tuple(row["of"]): tuple(map(tuple, row["points"])) for row in data["curves"]},
+    )
 
 
-def write(measured_with: dict[str, str], figures: Figures, file: Path = JSON) -> None:
-    """Keep figures; to four digits, which is more than two runs agree in."""
-    rows: list[dict[str, Any]] = [
-        {"of": list(key), "value": float(f"{value:.4g}"), "unit": unit}
-        for key, (value, unit) in sorted(figures.items())
+def write(kept: Kept, file: Path = JSON) -> None:
+    """Keep it, a row a line; to four digits, which is more than two runs agree in."""
+    figures = [{"of": key, "value": _four(value), "unit": unit} for key, (value, unit) in sorted(kept.figures.items())]
+    curves = [
+        {"of": key, "points": [[_four(x), _four(y)] for x, y in points]} for key, points in sorted(kept.curves.items())
     ]
-    file.write_text(json.dumps({"measured_with": measured_with, "figures": rows}, indent=1) + "\n")
+    rows = {name: ",\n".join(map(json.dumps, rows)) for name, rows in (("figures", figures), ("curves", curves))}
+    parts = [f'"measured_with": {json.dumps(kept.measured_with)}', *(f'"{n}": [\n{r}\n]' for n, r in rows.items())]
+    file.write_text("{" + ",\n".join(parts) + "}\n")
+
+
+def _four(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def verdict(claim: Claim, figures: Figures) -> str:
@@ -163,19 +186,22 @@ def verdict(claim: Claim, figures: Figures) -> str:
     return "holds with a condition" if claim.condition else "holds"
 
 
-def render(claims: tuple[Claim, ...], measured_with: dict[str, str], figures: Figures) -> str:
-    """Markdown: a table of claims and verdicts, then each with all its figures and the commands that repeat them."""
+def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) -> str:
+    """Markdown: a table of claims and verdicts, the plots, then each claim with its figures and what repeats them."""
+    figures = kept.figures
     lines = [
         "# What the two documents claim, and what was measured",
         "",
         "Rendered from [claims.toml](claims.toml) and [claims.json](claims.json) by `perpatch docs`; `perpatch claims`",
         "measures anew. Everything is measured in virtual time: instructions, not cycles. Measured with "
-        + (", ".join(f"{what} {which}" for what, which in measured_with.items()) or "nothing yet")
+        + (", ".join(f"{what} {which}" for what, which in kept.measured_with.items()) or "nothing yet")
         + ".",
         "",
         "| claim | source | verdict |",
         "|---|---|---|",
         *(f"| [{c.says}](#{c.id}) | {c.source} | {verdict(c, figures)} |" for c in claims),
+        "",
+        *(f"![{plot.title}]({plot.file('svg').relative_to(TOML.parent)})" for plot in drawn),
     ]
     for claim in claims:
         lines += ["", f"## {claim.id}", "", f"{claim.says} ({claim.source}): **{verdict(claim, figures)}**."]
@@ -200,14 +226,14 @@ def claims(
     base: BaseOption = None,
     tarball: TarballOption = None,
 ) -> None:
-    """Measure all that docs/claims.toml asks for, write docs/claims.json and docs/claims.md, and print the table."""
-    rows, data = load(), arch.load()
-    figures: Figures = {}
+    """Measure what docs/claims.toml and plots.toml ask for, write docs/claims.json, its page and its plots."""
+    rows, drawn, data = load(), plots.load(), arch.load()
+    kept = Kept()
     options = Options(tree, base, tarball)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-claims"
     writable(into)
-    measured_with, status = dict[str, str](), 0
-    for name, wanted in needed(rows).items():
+    status = 0
+    for name, wanted in needed(rows, drawn).items():
         under_test = series.load(name)
         cases = [c for c in collect(name, EVERY_CASE) if c.nodeid in wanted]
         steps = sorted({0, *(under_test.step(step) for asked in wanted.values() for step in asked)})
@@ -221,14 +247,19 @@ def claims(
         if run.trouble or not run.source:
             raise Infra(run.trouble)
         status = status or run.exit_status()
-        figures |= of_run(run)
+        kept.add(run)
         if SIZES in wanted:
-            figures |= of_sizes(name, sizes.measure(run.source, under_test, data, into / name, steps, typer.echo))
-        measured_with = {"icount shift": str(data.icount_shift), **{k: run.versions[k] for k in ("qemu", "python")}}
-    write(measured_with, figures)
-    figures = read()[1]  # as they are kept, to four digits
-    MARKDOWN.write_text(render(rows, measured_with, figures))
+            kept.figures |= of_sizes(name, sizes.measure(run.source, under_test, data, into / name, steps, typer.echo))
+        kept.measured_with = {
+            "icount shift": str(data.icount_shift),
+            **{k: run.versions[k] for k in ("qemu", "python")},
+        }
+    write(kept)
+    kept = read()  # as it is kept, to four digits
+    MARKDOWN.write_text(render(rows, kept, drawn))
+    for plot in drawn:
+        plots.draw(plot, kept.points())
     for claim in rows:
-        typer.echo(f"{verdict(claim, figures):24}{claim.id:28}{claim.says}")
+        typer.echo(f"{verdict(claim, kept.figures):24}{claim.id:28}{claim.says}")
     typer.echo(f"results: {into}")
     raise typer.Exit(status)

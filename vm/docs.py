@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vm import claims, contract, series
+from vm import claims, contract, plots, series
 from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
@@ -28,7 +28,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
     return {
         DOCS / "known-issues.md": known_issues(under_test),
         DOCS / "contract.md": contract.render(under_test, cases),
-        claims.MARKDOWN: claims.render(claims.load(), *claims.read()),
+        claims.MARKDOWN: claims.render(claims.load(), claims.read(), plots.load()),
     }
 
 
@@ -82,11 +82,17 @@ def docs(
 ) -> None:
     """Render the documents under docs/ that are made from data."""
     stale = {path: text for path, text in rendered(series.load(series_word)).items() if _current(path) != text}
-    if check and stale:
-        raise Mistake(f"{', '.join(str(p.relative_to(REPO)) for p in stale)}: not current: run 'perpatch docs'")
+    data = claims.read().points()
+    faded = [plot for plot in plots.load() if not plots.current(plot, data)]
+    if check and (stale or faded):
+        files = [*stale, *(plot.file("svg") for plot in faded)]
+        raise Mistake(f"{', '.join(str(p.relative_to(REPO)) for p in files)}: not current: run 'perpatch docs'")
     for path, text in stale.items():
         path.write_text(text)
         typer.echo(f"wrote {path.relative_to(REPO)}")
+    for plot in faded:
+        plots.draw(plot, data)
+        typer.echo(f"wrote {plot.file('svg').relative_to(REPO)} and .png")
 
 
 def listing(

@@ -108,7 +108,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """The run as docs/results.schema.json describes it."""
         return {
-            "schema": 2,
+            "schema": 3,
             "began": self.began,
             "seconds": round(self.seconds, 1),
             "exit_status": self.exit_status(),
@@ -183,6 +183,7 @@ def _json_cell(cell: Cell, strict: bool) -> dict[str, Any]:
         "reason": cell.reason,
         "seconds": cell.seconds,
         "figures": list(cell.figures),
+        "curves": list(cell.curves),
         "text": cell.text,
         "console": cell.console,
         "kmsg": list(cell.kmsg),

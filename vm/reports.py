@@ -21,7 +21,8 @@ from vm.wire import Event
 class Cell:
     """One case on one kernel; step: the name of its column in the matrix.
 
-    seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them.
+    seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them;
+    curves: name, points (x and y each), unit.
     text: the failure as pytest prints it, or the console's end. reports: pytest's own serialised reports.
     kmsg: what the kernel said meanwhile, "level,text" each.
     """
@@ -32,6 +33,7 @@ class Cell:
     reason: str = ""
     seconds: float = 0.0
     figures: tuple[dict[str, Any], ...] = ()
+    curves: tuple[dict[str, Any], ...] = ()
     text: str = ""
     console: str = ""
     kmsg: tuple[str, ...] = ()
@@ -126,12 +128,11 @@ def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, An
 def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subject: Subject) -> Cell:
     got = outcome(reports, end["kmsg"])
     verdict, reason = judge(got, case, subject)
-    figures = [
-        value for r in reports if r["when"] == "call" for name, value in r["user_properties"] if name == "figure"
-    ]
-    bad = [f for f in figures if not _is_figure(f)]
+    figures, curves = _given(reports, "figure"), _given(reports, "curve")
+    bad = [f for f in figures if not _is_figure(f)] + [c for c in curves if not _is_curve(c)]
     if bad:
-        verdict, reason, figures = Verdict.ERROR, f"not a figure (name, finite value, unit): {bad[0]!r}"[:200], []
+        why = f"not a figure (name, finite value, unit) or a curve (name, points, unit): {bad[0]!r}"[:200]
+        verdict, reason, figures, curves = Verdict.ERROR, why, [], []
     text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
     return Cell(
         case=case.nodeid,
@@ -140,17 +141,32 @@ def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subjec
         reason=reason,
         seconds=end["seconds"],
         figures=tuple(figures),
+        curves=tuple(curves),
         text=text,
         kmsg=tuple(end["kmsg"]),
         reports=tuple(reports),
     )
 
 
+def _given(reports: list[dict[str, Any]], kind: str) -> list[Any]:
+    return [value for r in reports if r["when"] == "call" for name, value in r["user_properties"] if name == kind]
+
+
 def _is_figure(figure: object) -> bool:
     if not isinstance(figure, dict) or set(figure) != {"name", "value", "unit"}:
         return False
-    value, words = figure["value"], f"{figure['name']}{figure['unit']}"
-    return isinstance(value, (int, float)) and math.isfinite(value) and words.isprintable()
+    return _finite(figure["value"]) and f"{figure['name']}{figure['unit']}".isprintable()
+
+
+def _is_curve(curve: object) -> bool:
+    if not isinstance(curve, dict) or set(curve) != {"name", "points", "unit"} or not isinstance(curve["points"], list):
+        return False
+    points = all(isinstance(p, list) and len(p) == 2 and all(map(_finite, p)) for p in curve["points"])
+    return points and len(curve["points"]) > 1 and f"{curve['name']}{curve['unit']}".isprintable()
+
+
+def _finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _last_error(text: str) -> str:

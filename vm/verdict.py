@@ -113,7 +113,7 @@ def _before_its_patch(got: Outcome, case: Case) -> tuple[Verdict, str]:
 
 
 def _late(got: Outcome) -> Verdict:
-    """FAIL for what the kernel did (an assertion, an errno); ERROR where the case itself is broken."""
+    """FAIL for what the kernel did (an assertion, an errno); ERROR where the case is broken or could not measure."""
     broken = (
         "NameError",
         "TypeError",
@@ -122,5 +122,6 @@ def _late(got: Outcome) -> Verdict:
         "ModuleNotFoundError",
         "KeyError",
         "SyntaxError",
+        "Disturbed",
     )
     return Verdict.ERROR if got.exc in broken else Verdict.FAIL

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from selftests.lib import sock
+from selftests.lib import interval, sock
 
 SEND = bytes(16384)
 
@@ -77,7 +77,8 @@ def streaming(
     with writing(sender):
         time.sleep(stall)
         read(receiver, warm_up)
-        return read(receiver, seconds)
+        with interval.measured():
+            return read(receiver, seconds)
 
 
 def filling(sender: socket.socket, receiver: socket.socket, warm_up: float = 4, seconds: float = 10) -> float:
@@ -86,16 +87,21 @@ def filling(sender: socket.socket, receiver: socket.socket, warm_up: float = 4, 
     Without Nagle's algorithm nothing depends on when a wake-up falls: each round trip carries what sndbuf holds.
     """
     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _fill(sender, receiver, warm_up)
-    return _fill(sender, receiver, seconds)
+    fill(sender, receiver, warm_up)
+    with interval.measured():
+        return fill(sender, receiver, seconds)
 
 
-def _fill(sender: socket.socket, receiver: socket.socket, seconds: float) -> float:
+def fill(
+    sender: socket.socket, receiver: socket.socket, seconds: float, look: Callable[[], None] = lambda: None
+) -> float:
+    """What filling() does for so many seconds; look() is called before each poll(). Goodput in kbit/s."""
     poll = select.poll()
     poll.register(sender, select.POLLOUT)
     poll.register(receiver, select.POLLIN)
     got, start = 0, time.monotonic()
     while (now := time.monotonic()) < start + seconds:
+        look()
         for fd, _ in poll.poll(100):
             if fd == sender.fileno():
                 sock.push(sender, chunk=len(SEND))  # until EAGAIN: poll() alone waits for a third of sndbuf

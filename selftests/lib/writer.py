@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from selftests.lib import sock
+from selftests.lib import interval, sock
 
 WAYS = ("poll", "select", "epoll", "epoll-et", "blocking")
 CHUNK = bytes(65536)
@@ -88,6 +88,11 @@ def cost(s: socket.socket, seconds: float) -> Cost:
     """Send whenever poll() says so, 64 KB at a time, for so many seconds."""
     poll = select.poll()
     poll.register(s, select.POLLOUT)
+    with interval.measured():
+        return _spent(s, poll, seconds)
+
+
+def _spent(s: socket.socket, poll: select.poll, seconds: float) -> Cost:
     c, start, cpu = Cost(), time.monotonic(), time.thread_time()
     while (left := start + seconds - time.monotonic()) > 0:
         c.polls += 1

@@ -44,6 +44,7 @@ def show(figure: Figure, cost: writer.Cost, phase: str = "") -> None:
     """Report what a writer did."""
     phase = phase and f"{phase}: "
     figure(f"{phase}EAGAIN per send", cost.refused / max(cost.sends, 1), "")
+    figure(f"{phase}EAGAIN", cost.refused / cost.seconds, "/s")
     figure(f"{phase}polls", cost.polls / cost.seconds, "/s")
     figure(f"{phase}CPU", cost.share, "%")
     figure(f"{phase}moved", cost.bytes / 1e3, "kB")

@@ -6,7 +6,7 @@ side (patch 2 the queue, patch 3 the window).
 """
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from selftests.lib.pressure import Pressure
 RTTS = pytest.mark.parametrize("rtt", [10, 50, 100, 200])
 pytestmark = [pytest.mark.virtual_time, pytest.mark.sweep, pytest.mark.timeout(600), RTTS]
 Figure = Callable[[str, float, str], None]
+Curve = Callable[[str, Sequence[tuple[float, float]], str], None]
 
 SIZES = (0, 16 << 10, 64 << 10, 100_000, 256 << 10, 1 << 20)  # bytes reserved
 SIDES = ("rx", "tx", "both")
@@ -85,7 +86,7 @@ def of_patch(side: str, stalled: bool, patch: str, fault: str) -> object:
     ],
 )
 def test_under_pressure(
-    sockets: sock.Sockets, pressure: Pressure, figure: Figure, rtt: int, side: str, stalled: bool
+    sockets: sock.Sockets, pressure: Pressure, figure: Figure, curve: Curve, rtt: int, side: str, stalled: bool
 ) -> None:
     """Between tcp_mem[1] and [2] goodput is what the reserved memory affords, within a bound (cover letter)."""
     link.delay(rtt // 2)
@@ -93,9 +94,10 @@ def test_under_pressure(
     pressure.on()
     rates = [goodput(ends, rtt, stalled) for ends in flows]
     wanted = [model(rtt, *ends_of(side, size), stalled) for size in SIZES]
-    for size, rate, afforded in zip(SIZES, rates, wanted, strict=True):
+    curve("goodput", list(zip(SIZES, rates, strict=True)), "kbit/s")
+    curve("model", list(zip(SIZES, wanted, strict=True)), "kbit/s")
+    for size, rate in zip(SIZES, rates, strict=True):
         figure(f"{size}", rate, "kbit/s")
-        figure(f"model {size}", afforded, "kbit/s")
     assert rates == pytest.approx(wanted, rel=bound(rtt, stalled))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vm import claims
+from vm import claims, plots
 from vm.claims import Claim, Figures, Measure
 from vm.errors import Mistake
 from vm.plugin import EVERY_CASE, collect
@@ -33,7 +33,7 @@ def test_a_condition_is_part_of_the_verdict() -> None:
     claim = dataclasses.replace(CLAIM, condition="On Sundays.")
     figures = {BASE: (1.0, "%"), STEP: (1.0, "%")}
     assert claims.verdict(claim, figures) == "holds with a condition"
-    page = claims.render((claim,), {"qemu": "7.2"}, figures)
+    page = claims.render((claim,), claims.Kept({"qemu": "7.2"}, figures))
     assert "On Sundays." in page and "qemu 7.2" in page
     assert "| s 1/1 | test_c: CPU | 1 % | 0 to 2 |" in page
     assert f'.venv/bin/perpatch run --series s --step base --step 1 "{M.case}"' in page
@@ -48,7 +48,9 @@ def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
     assert claims.verdict(claim, figures) == "not measured"
     figures["s", "1/1", "c", "x"] = (5.0, "B")
     assert claims.verdict(claim, figures) == "holds"
-    assert "| s 1/1 | test_c: CPU, over that of t | 1.0101 | 0.97 to 1.03 |" in claims.render((claim,), {}, figures)
+    assert "| s 1/1 | test_c: CPU, over that of t | 1.0101 | 0.97 to 1.03 |" in claims.render(
+        (claim,), claims.Kept({}, figures)
+    )
     figures[other[0], "1/1", other[1], "CPU"] = (50.0, "kbit/s")
     assert claims.verdict(claim, figures) == "does not hold"
 
@@ -57,11 +59,14 @@ def test_a_claim_without_figures_was_not_measured() -> None:
     assert claims.verdict(dataclasses.replace(CLAIM, measures=()), {}) == "not measured"
 
 
-def test_figures_survive_the_file(tmp_path: Path) -> None:
+def test_figures_and_curves_survive_the_file(tmp_path: Path) -> None:
     file = tmp_path / "claims.json"
-    assert claims.read(file) == ({}, {})
-    claims.write({"qemu": "7.2"}, {BASE: (463.2178, "kbit/s")}, file)
-    assert claims.read(file) == ({"qemu": "7.2"}, {BASE: (463.2, "kbit/s")})
+    assert claims.read(file) == claims.Kept()
+    curve = {STEP: ((0.0, 5792.0), (0.123456, 49836.0))}
+    claims.write(claims.Kept({"qemu": "7.2"}, {BASE: (463.2178, "kbit/s")}, curve), file)
+    kept = claims.read(file)
+    assert kept == claims.Kept({"qemu": "7.2"}, {BASE: (463.2, "kbit/s")}, {STEP: ((0.0, 5792.0), (0.1235, 49840.0))})
+    assert kept.points()[BASE] == ((0.0, 463.2),)
 
 
 def test_a_row_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
@@ -81,7 +86,7 @@ def test_growth_counts_from_the_base() -> None:
 def test_every_claim_names_cases_and_steps_that_exist() -> None:
     from vm import series
 
-    for name, wanted in claims.needed(claims.load()).items():
+    for name, wanted in claims.needed(claims.load(), plots.load()).items():
         known = {c.nodeid for c in collect(name, EVERY_CASE)} | {claims.SIZES}
         assert wanted.keys() - known == set()
         for steps in wanted.values():

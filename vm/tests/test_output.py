@@ -34,7 +34,15 @@ def a_run(verdict: Verdict = Verdict.PASS, reason: str = "", text: str = "") -> 
     run = Run(S, Source("/r", "c0", "t0", "v5.10.1"), [A, B], steps, "2021-09-28T00:00:00Z")
     run.accel, run.accel_why = "icount", "tcg: no /dev/kvm here"
     run.add(Cell(A.nodeid, "base", Verdict.XFAIL, "assert 463 > 3000"))
-    run.add(Cell(A.nodeid, "1/1", Verdict.PASS, figures=({"name": "rate", "value": 3450.2, "unit": "kbit/s"},)))
+    run.add(
+        Cell(
+            A.nodeid,
+            "1/1",
+            Verdict.PASS,
+            figures=({"name": "rate", "value": 3450.2, "unit": "kbit/s"},),
+            curves=({"name": "window", "points": [[0, 1], [1, 2]], "unit": "B"},),
+        )
+    )
     run.add(Cell(B.nodeid, "base", Verdict.SKIP, "no netem"))
     run.add(Cell(B.nodeid, "1/1", verdict, reason, 0.25, text=text))
     run.close()

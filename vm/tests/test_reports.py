@@ -136,6 +136,21 @@ def test_what_is_no_figure_is_an_error(figure: object) -> None:
     assert got[A.nodeid].verdict is Verdict.ERROR
 
 
+@pytest.mark.parametrize("points", [3, [[0, 1]], [[0, 1], [1]], [[0, 1], [1, float("inf")]], [[0, 1], [1, "2"]]])
+def test_what_is_no_curve_is_an_error(points: object) -> None:
+    events = passed(A)
+    events[2].data["report"]["user_properties"] = [["curve", {"name": "window", "points": points, "unit": "B"}]]
+    got, _ = drained([*events, Event("done", {"done": 0})], [A])
+    assert got[A.nodeid].verdict is Verdict.ERROR
+
+
+def test_a_curve_arrives_whole() -> None:
+    events, curve = passed(A), {"name": "window", "points": [[0, 1], [0.5, 2]], "unit": "B"}
+    events[2].data["report"]["user_properties"] = [["curve", curve]]
+    got, _ = drained([*events, Event("done", {"done": 0})], [A])
+    assert (got[A.nodeid].verdict, got[A.nodeid].curves) == (Verdict.PASS, (curve,))
+
+
 def test_an_end_without_all_three_reports_is_no_pass() -> None:
     assert outcome([report("setup"), report("call")], []).outcome == "failed"
     assert outcome([], []).outcome == "failed"

@@ -1,21 +1,16 @@
 """Real guests that die or misbehave in the middle of their cases: what had arrived stays, the rest is run."""
 
-import base64
-import io
-import tarfile
-import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
-from vm import arch, root, series, source
+from vm import series
 from vm.cases import Case
 from vm.guest import Warm
-from vm.image import Builder
-from vm.qemu import Machine
 from vm.reports import Cell, run_group
 from vm.subject import step_subject
+from vm.tests.guest.conftest import tar_of
 from vm.verdict import Verdict
 
 pytestmark = pytest.mark.guest
@@ -45,23 +40,6 @@ def test_after():
     "Holds."
 """
 NAMES = ["before", "panic", "power_off", "warns", "hangs", "garbles", "after"]
-
-
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
-    s, data, logs = series.load("so-reserve-mem"), arch.load(), tmp_path_factory.mktemp("logs")
-    found = source.find(s.base, None, None, None, print)
-    image = Builder(found, s, data, logs).image(len(s.patches))
-    return Warm(Machine(data, "icount"), image, root.image(), logs, threading.Event())
-
-
-def tar_of(text: str) -> str:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w") as tar:
-        entry = tarfile.TarInfo("selftests/test_x.py")
-        entry.size = len(text)
-        tar.addfile(entry, io.BytesIO(text.encode()))
-    return base64.b64encode(data.getvalue()).decode()
 
 
 def test_each_ill_has_its_verdict_and_costs_one_case(warm: Warm) -> None:
