@@ -6,13 +6,12 @@ docs/claims.toml says what each claim needs, docs/plots.toml what each plot does
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,19 +19,16 @@ import typer
 
 from vm import arch, output, plots, series, sizes
 from vm.errors import Infra, Mistake
+from vm.kept import JSON, SIZES, Figures, Kept, read, write
 from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
 from vm.paths import REPO, writable
-from vm.plots import Key, Plot, Points
+from vm.plots import Plot
 from vm.plugin import EVERY_CASE, collect
 from vm.progress import Progress
 from vm.run import Options, Pipeline, prepare
-from vm.sizes import Sizes
 
-TOML, JSON, MARKDOWN = (REPO / "docs" / f"claims.{kind}" for kind in ("toml", "json", "md"))
-SIZES = "sizes"  # in place of a case: what `perpatch sizes` measures
-
-Figures = dict[Key, tuple[float, str]]  # value and unit
+TOML, MARKDOWN = REPO / "docs/claims.toml", REPO / "docs/claims.md"
 
 
 @dataclass(frozen=True)
@@ -80,32 +76,6 @@ class Claim:
     why: str = ""
 
 
-@dataclass
-class Kept:
-    """docs/claims.json: what was measured with (versions), the figures, and the curves."""
-
-    measured_with: dict[str, str] = field(default_factory=dict)
-    figures: Figures = field(default_factory=dict)
-    curves: dict[Key, Points] = field(default_factory=dict)
-
-    def points(self) -> dict[Key, Points]:
-        """What plots are made of: the curves, and each figure as a curve of one point."""
-        return self.curves | {key: ((0.0, value),) for key, (value, _) in self.figures.items()}
-
-    def add(self, run: Run) -> None:
-        """Every figure and curve of a run. One of a red cell is left out: nobody knows what it measured."""
-        bad = {(c.case, c.step) for c in run.red_cells()}
-        for cell in run.cells.values():
-            for f in (*cell.figures, *cell.curves) if (cell.case, cell.step) not in bad else ():
-                key = (run.series.name, cell.step, cell.case, str(f["name"]))
-                if key in (self.curves if "points" in f else self.figures):
-                    raise Mistake(f"{cell.case}: {f['name']!r} is reported twice: nobody knows which one is meant")
-                if "points" in f:
-                    self.curves[key] = tuple((float(x), float(y)) for x, y in f["points"])
-                else:
-                    self.figures[key] = (float(str(f["value"])), str(f["unit"]))
-
-
 def load(file: Path = TOML) -> tuple[Claim, ...]:
     """The claims of docs/claims.toml; Mistake where a row is not well-formed."""
     claims = []
@@ -136,44 +106,6 @@ def needed(claims: Iterable[Claim], drawn: Iterable[Plot] = ()) -> dict[str, dic
     for part in (part for plot in drawn for part in plot.parts):
         wanted.setdefault(part.series, {}).setdefault(part.case, set()).add(part.step)
     return wanted
-
-
-def of_sizes(series: str, measured: list[Sizes]) -> Figures:
-    """Each struct's size and growth since the base, in bytes."""
-    found: Figures = {}
-    for step in measured:
-        for name, layout in step.structs.items():
-            found[series, step.step, SIZES, f"struct {name}"] = (layout.size, "B")
-            grown = layout.size - measured[0].structs[name].size
-            found[series, step.step, SIZES, f"struct {name}, growth"] = (grown, "B")
-    return found
-
-
-def read(file: Path = JSON) -> Kept:
-    """What the last `perpatch claims` kept; nothing where there was none."""
-    if not file.is_file():
-        return Kept()
-    data = json.loads(file.read_text())
-    return Kept(
-        data["measured_with"],
-        {tuple(row["of"]): (row["value"], row["unit"]) for row in data["figures"]},
-        {tuple(row["of"]): tuple(map(tuple, row["points"])) for row in data["curves"]},
-    )
-
-
-def write(kept: Kept, file: Path = JSON) -> None:
-    """Keep it, a row a line; to four digits, which is more than two runs agree in."""
-    figures = [{"of": key, "value": _four(value), "unit": unit} for key, (value, unit) in sorted(kept.figures.items())]
-    curves = [
-        {"of": key, "points": [[_four(x), _four(y)] for x, y in points]} for key, points in sorted(kept.curves.items())
-    ]
-    rows = {name: ",\n".join(map(json.dumps, rows)) for name, rows in (("figures", figures), ("curves", curves))}
-    parts = [f'"measured_with": {json.dumps(kept.measured_with)}', *(f'"{n}": [\n{r}\n]' for n, r in rows.items())]
-    file.write_text("{" + ",\n".join(parts) + "}\n")
-
-
-def _four(value: float) -> float:
-    return float(f"{value:.4g}")
 
 
 def verdict(claim: Claim, figures: Figures) -> str:
@@ -211,13 +143,16 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
         for m in claim.measures:
             name = f"{m.case.rpartition('::')[2]}: {m.figure}" + (f", over that of {m.than[0]}" if m.than else "")
             bounds = f"{m.low:g} to {m.high:g}" if m.high < math.inf else ""
-            lines += [f"| {m.series} {step} | {name} | {_value(m.of(step, figures))} | {bounds} |" for step in m.steps]
+            lines += [f"| {m.series} {step} | {name} | {_value(m, step, kept)} | {bounds} |" for step in m.steps]
         lines += ["", *(f"    .venv/bin/{command}" for command in dict.fromkeys(m.command() for m in claim.measures))]
     return "\n".join(lines) + "\n"
 
 
-def _value(figure: tuple[float, str] | None) -> str:
-    return f"{figure[0]:,.6g} {figure[1]}".strip() if figure else "not measured"
+def _value(m: Measure, step: str, kept: Kept) -> str:
+    if figure := m.of(step, kept.figures):
+        return f"{figure[0]:,.6g} {figure[1]}".strip()
+    others = [(m.series, step, m.case), *([(m.than[0], step, m.than[1])] if m.than else [])]
+    return ": ".join(["not measured", *(kept.missing[key] for key in others if key in kept.missing)])
 
 
 def claims(
@@ -227,39 +162,48 @@ def claims(
     tarball: TarballOption = None,
 ) -> None:
     """Measure what docs/claims.toml and plots.toml ask for, write docs/claims.json, its page and its plots."""
-    rows, drawn, data = load(), plots.load(), arch.load()
-    kept = Kept()
-    options = Options(tree, base, tarball)
+    rows, drawn = load(), plots.load()
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-claims"
     writable(into)
-    status = 0
+    kept, runs = Kept(), list[Run]()
     for name, wanted in needed(rows, drawn).items():
-        under_test = series.load(name)
-        cases = [c for c in collect(name, EVERY_CASE) if c.nodeid in wanted]
-        steps = sorted({0, *(under_test.step(step) for asked in wanted.values() for step in asked)})
-        run = prepare(under_test, cases, steps, options)
-        with Progress(run, sys.stdout) as progress:
-            Pipeline(run, options, into / name, progress).fill()
-        output.write(run, into / name)
-        progress.finish()
-        if run.interrupted:
-            raise KeyboardInterrupt  # what docs/ says stays as it is
-        if run.trouble or not run.source:
-            raise Infra(run.trouble)
-        status = status or run.exit_status()
-        kept.add(run)
-        if SIZES in wanted:
-            kept.figures |= of_sizes(name, sizes.measure(run.source, under_test, data, into / name, steps, typer.echo))
-        kept.measured_with = {
-            "icount shift": str(data.icount_shift),
-            **{k: run.versions[k] for k in ("qemu", "python")},
-        }
-    write(kept)
-    kept = read()  # as it is kept, to four digits
-    MARKDOWN.write_text(render(rows, kept, drawn))
-    for plot in drawn:
-        plots.draw(plot, kept.points())
+        runs.append(_measured(name, wanted, Options(tree, base, tarball), into / name, kept))
+    trouble = next((run.trouble for run in runs if run.trouble), "")
+    # Where the host failed, what docs/ says stays as it is.
+    where = into / JSON.name if trouble else JSON
+    write(kept, where)
+    kept = read(where)  # as it is kept, to four digits
     for claim in rows:
         typer.echo(f"{verdict(claim, kept.figures):24}{claim.id:28}{claim.says}")
     typer.echo(f"results: {into}")
-    raise typer.Exit(status)
+    if trouble:
+        raise Infra(f"docs/ was left as it is: {trouble}")
+    MARKDOWN.write_text(render(rows, kept, drawn))
+    for plot in drawn:
+        plots.draw(plot, kept.points())
+    raise typer.Exit(max(run.exit_status() for run in runs))
+
+
+def _measured(name: str, wanted: dict[str, set[str]], options: Options, into: Path, kept: Kept) -> Run:
+    """Run the cases that are wanted of a series, on every step that one of them is wanted on, and keep the figures."""
+    under_test, data = series.load(name), arch.load()
+    cases = [c for c in collect(name, EVERY_CASE) if c.nodeid in wanted]
+    steps = sorted({0, *(under_test.step(step) for asked in wanted.values() for step in asked)})
+    run = prepare(under_test, cases, steps, options)
+    with Progress(run, sys.stdout) as progress:
+        Pipeline(run, options, into, progress).fill()
+    output.write(run, into)
+    progress.finish()
+    if run.interrupted:
+        raise KeyboardInterrupt
+    kept.add(run)
+    kept.measured_with = {
+        "icount shift": str(data.icount_shift),
+        **{k: run.versions.get(k, "?") for k in ("qemu", "python")},
+    }
+    if SIZES in wanted and run.source:
+        try:
+            kept.add_sizes(name, sizes.measure(run.source, under_test, data, into, steps, typer.echo))
+        except Infra as e:  # no nm, no debug info: the other claims stand
+            kept.missing |= {(name, step, SIZES): str(e) for step in wanted[SIZES]}
+    return run

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vm import claims, contract, plots, series
+from vm import claims, contract, kept, plots, series
 from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
@@ -28,7 +28,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
     return {
         DOCS / "known-issues.md": known_issues(under_test),
         DOCS / "contract.md": contract.render(under_test, cases),
-        claims.MARKDOWN: claims.render(claims.load(), claims.read(), plots.load()),
+        claims.MARKDOWN: claims.render(claims.load(), kept.read(), plots.load()),
     }
 
 
@@ -82,7 +82,7 @@ def docs(
 ) -> None:
     """Render the documents under docs/ that are made from data."""
     stale = {path: text for path, text in rendered(series.load(series_word)).items() if _current(path) != text}
-    data = claims.read().points()
+    data = kept.read().points()
     faded = [plot for plot in plots.load() if not plots.current(plot, data)]
     if check and (stale or faded):
         files = [*stale, *(plot.file("svg") for plot in faded)]

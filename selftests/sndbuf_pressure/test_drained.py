@@ -4,6 +4,7 @@ import os
 import select
 import tempfile
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +14,7 @@ from selftests.sndbuf_pressure import ends
 
 pytestmark = pytest.mark.virtual_time
 
+Figure = Callable[[str, float, str], None]
 TCP_WMEM_0 = 4096  # bytes, the default of net.ipv4.tcp_wmem[0]
 
 
@@ -47,9 +49,10 @@ def holds(seen: list[tuple[int, bool]], below: float) -> bool:
 
 @pytest.mark.introduced_by("sndbuf-pressure-v2", "effective-sndbuf")
 @pytest.mark.red_on("wakes-at-once", "never-drains")
-def test_by_a_third(sockets: sock.Sockets, pressure: Pressure) -> None:
+def test_by_a_third(sockets: sock.Sockets, pressure: Pressure, figure: Figure) -> None:
     """A writer cut short is writable when a third of what was queued then has drained, and not before."""
     cut_short, seen = drained(sockets, pressure)
+    figure("queued when writable", 100 * max(queued for queued, writable in seen if writable) / cut_short, "%")
     assert holds(seen, cut_short // 3 * 2), f"cut short at {cut_short}: {seen}"
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from vm import claims, plots
-from vm.claims import Claim, Figures, Measure
+from vm import claims, kept, plots
+from vm.claims import Claim, Measure
 from vm.errors import Mistake
+from vm.kept import SIZES, Figures, Kept
 from vm.plugin import EVERY_CASE, collect
 from vm.sizes import Layout, Sizes
 
@@ -33,7 +34,7 @@ def test_a_condition_is_part_of_the_verdict() -> None:
     claim = dataclasses.replace(CLAIM, condition="On Sundays.")
     figures = {BASE: (1.0, "%"), STEP: (1.0, "%")}
     assert claims.verdict(claim, figures) == "holds with a condition"
-    page = claims.render((claim,), claims.Kept({"qemu": "7.2"}, figures))
+    page = claims.render((claim,), Kept({"qemu": "7.2"}, figures))
     assert "On Sundays." in page and "qemu 7.2" in page
     assert "| s 1/1 | test_c: CPU | 1 % | 0 to 2 |" in page
     assert f'.venv/bin/perpatch run --series s --step base --step 1 "{M.case}"' in page
@@ -49,7 +50,7 @@ def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
     figures["s", "1/1", "c", "x"] = (5.0, "B")
     assert claims.verdict(claim, figures) == "holds"
     assert "| s 1/1 | test_c: CPU, over that of t | 1.0101 | 0.97 to 1.03 |" in claims.render(
-        (claim,), claims.Kept({}, figures)
+        (claim,), Kept({}, figures)
     )
     figures[other[0], "1/1", other[1], "CPU"] = (50.0, "kbit/s")
     assert claims.verdict(claim, figures) == "does not hold"
@@ -61,12 +62,12 @@ def test_a_claim_without_figures_was_not_measured() -> None:
 
 def test_figures_and_curves_survive_the_file(tmp_path: Path) -> None:
     file = tmp_path / "claims.json"
-    assert claims.read(file) == claims.Kept()
+    assert kept.read(file) == Kept()
     curve = {STEP: ((0.0, 5792.0), (0.123456, 49836.0))}
-    claims.write(claims.Kept({"qemu": "7.2"}, {BASE: (463.2178, "kbit/s")}, curve), file)
-    kept = claims.read(file)
-    assert kept == claims.Kept({"qemu": "7.2"}, {BASE: (463.2, "kbit/s")}, {STEP: ((0.0, 5792.0), (0.1235, 49840.0))})
-    assert kept.points()[BASE] == ((0.0, 463.2),)
+    kept.write(Kept({"qemu": "7.2"}, {BASE: (463.2178, "kbit/s")}, curve), file)
+    back = kept.read(file)
+    assert back == Kept({"qemu": "7.2"}, {BASE: (463.2, "kbit/s")}, {STEP: ((0.0, 5792.0), (0.1235, 49840.0))})
+    assert back.points()[BASE] == ((0.0, 463.2),)
 
 
 def test_a_row_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
@@ -76,18 +77,27 @@ def test_a_row_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
         claims.load(file)
 
 
+def test_a_figure_that_is_missing_says_why() -> None:
+    skipped = Kept(figures={BASE: (1.0, "%")}, missing={("s", "1/1", M.case): "SKIP: needs CONFIG_FUNCTION_PROFILER"})
+    page = claims.render((CLAIM,), skipped)
+    assert "| s 1/1 | test_c: CPU | not measured: SKIP: needs CONFIG_FUNCTION_PROFILER | 0 to 2 |" in page
+
+
 def test_growth_counts_from_the_base() -> None:
     steps = [Sizes("base", {"sock": Layout(760, 3, 7)}, {}), Sizes("1/1", {"sock": Layout(764, 2, 3)}, {})]
-    figures = claims.of_sizes("s", steps)
-    assert figures["s", "1/1", claims.SIZES, "struct sock, growth"] == (4, "B")
-    assert figures["s", "base", claims.SIZES, "struct sock"] == (760, "B")
+    found = Kept()
+    found.add_sizes("s", [*steps, Sizes("2/2", {}, {})])
+    figures = found.figures
+    assert "pahole" in found.missing["s", "2/2", SIZES]
+    assert figures["s", "1/1", SIZES, "struct sock, growth"] == (4, "B")
+    assert figures["s", "base", SIZES, "struct sock"] == (760, "B")
 
 
 def test_every_claim_names_cases_and_steps_that_exist() -> None:
     from vm import series
 
     for name, wanted in claims.needed(claims.load(), plots.load()).items():
-        known = {c.nodeid for c in collect(name, EVERY_CASE)} | {claims.SIZES}
+        known = {c.nodeid for c in collect(name, EVERY_CASE)} | {SIZES}
         assert wanted.keys() - known == set()
         for steps in wanted.values():
             for step in steps:

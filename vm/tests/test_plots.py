@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from vm import claims, plots
+from vm import kept, plots
 from vm.errors import Mistake
 from vm.plots import Part, Plot
 
@@ -19,7 +19,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("plot", plots.load(), ids=lambda plot: plot.id)
 def test_the_committed_plot_is_current(plot: Plot, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert plots.current(plot, claims.read().points()), "run 'perpatch docs'"
+    assert plots.current(plot, kept.read().points()), "run 'perpatch docs'"
 
 
 def test_a_plot_is_current_until_its_data_changes() -> None:
