@@ -4,6 +4,7 @@ import base64
 import io
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,22 @@ from vm.image import Builder
 from vm.qemu import Machine
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
-    s, data, logs = series.load("so-reserve-mem"), arch.load(), tmp_path_factory.mktemp("logs")
+def last_step(logs: Path, accel: str) -> Warm:
+    """A guest of the last step."""
+    s, data = series.load("so-reserve-mem"), arch.load()
     found = source.find(s.base, None, None, None, print)
     image = Builder(found, s, data, logs).image(len(s.patches))
-    return Warm(Machine(data, "icount"), image, root.image(), logs, threading.Event())
+    return Warm(Machine(data, accel), image, root.image(), logs, threading.Event())
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
+    return last_step(tmp_path_factory.mktemp("logs"), "icount")
+
+
+@pytest.fixture(scope="module")
+def real_time(tmp_path_factory: pytest.TempPathFactory) -> Warm:
+    return last_step(tmp_path_factory.mktemp("logs"), "tcg")
 
 
 def tar_of(text: str, beside: str = "") -> str:
