@@ -46,6 +46,7 @@ def run(
     accel: Annotated[str, typer.Option(help="auto, kvm or tcg")] = "auto",
     guest: Annotated[str, typer.Option(help="warm: our own root; vng: virtme-ng on this host's root")] = "warm",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="guests at a time")] = os.cpu_count() or 1,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="run each case so often: FLAKY where it differs")] = 1,
     strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
@@ -67,7 +68,7 @@ def run(
             "--flavour: is a matter of building, and --kernel brings a kernel that is built: give one of them"
         )
     flavours.load(flavour)
-    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour)
+    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour, repeat)
     steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vm.cases import Case
@@ -47,6 +48,7 @@ class Run:
     """Everything that a run found; written as it stands when the run is interrupted.
 
     accel, accel_why: the accelerator of functional guests and why. versions: host tools. began: ISO 8601, UTC.
+    repeat: how often each case runs on each step; times: what came of it each time, cells: of all times together.
     """
 
     series: Series
@@ -64,23 +66,34 @@ class Run:
     seconds: float = 0.0
     interrupted: bool = False
     trouble: str = ""
+    repeat: int = 1
+    times: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> None:
-        """Take a cell; the first verdict of a case on a step stands."""
-        self.cells.setdefault((cell.case, cell.step), cell)
+        """Take a cell; as many of a case on a step as it was to run, what comes after them is ignored."""
+        key = cell.case, cell.step
+        times = self.times.setdefault(key, [])
+        if len(times) < self.repeat:
+            times.append(cell)
+            self.cells[key] = together(times)
 
     def lose(self, step: Step, verdict: Verdict, reason: str, log: str = "") -> None:
         """A step that has no guest: its cells that have not arrived get the step's verdict."""
         step.verdict, step.reason, step.log = verdict, reason, log
         for case in self.cases:
-            self.add(Cell(case.nodeid, step.name, verdict, reason, console=log))
+            self._fill(Cell(case.nodeid, step.name, verdict, reason, console=log))
 
     def close(self) -> None:
         """Name every cell that never arrived: nothing may be missing from the table."""
         for step in self.steps:
             for case in self.cases:
                 why = "interrupted" if self.interrupted else "no result arrived"
-                self.add(Cell(case.nodeid, step.name, Verdict.LOST, why))
+                self._fill(Cell(case.nodeid, step.name, Verdict.LOST, why))
+
+    def _fill(self, cell: Cell) -> None:
+        """Put a cell wherever one has not arrived."""
+        for _ in range(self.repeat - len(self.times.get((cell.case, cell.step), ()))):
+            self.add(cell)
 
     def red_cells(self) -> list[Cell]:
         """The cells that fail the run, in table order."""
@@ -116,6 +129,7 @@ class Run:
             "trouble": self.trouble,
             "guest": self.guest,
             "flavour": self.flavour,
+            "repeat": self.repeat,
             "accelerator": {"name": self.accel, "why": self.accel_why},
             "versions": self.versions,
             "series": {
@@ -145,6 +159,20 @@ class Run:
                 if (cell := self.cells.get((c.nodeid, s.name)))
             ],
         }
+
+
+def together(times: list[Cell]) -> Cell:
+    """One cell of what came of a case each time: the first where all agree, else FLAKY, but lost is lost."""
+    if len(times) == 1:
+        return times[0]
+    verdicts = Counter(cell.verdict for cell in times)
+    missing = [cell for cell in times if cell.verdict in (Verdict.LOST, Verdict.INFRA)]
+    if len(verdicts) == 1 or missing:
+        return replace((missing or times)[0], times=tuple(times))
+    rare = next(cell for cell in times if cell.verdict is verdicts.most_common()[-1][0])
+    said = ", ".join(f"{verdict} {count} of {len(times)}" for verdict, count in verdicts.most_common())
+    why = f"{said}: {rare.reason}" if rare.reason else said
+    return replace(rare, verdict=Verdict.FLAKY, reason=why, figures=(), curves=(), times=tuple(times))
 
 
 def _step(step: Step) -> dict[str, Any]:
@@ -187,4 +215,8 @@ def _json_cell(cell: Cell, strict: bool) -> dict[str, Any]:
         "text": cell.text,
         "console": cell.console,
         "kmsg": list(cell.kmsg),
+        "times": [
+            {"verdict": str(t.verdict), "reason": t.reason, "seconds": t.seconds, "text": t.text, "console": t.console}
+            for t in cell.times
+        ],
     }

@@ -46,6 +46,11 @@ def with_figures(run: Run) -> list[tuple[str, list[Cell | None]]]:
     return [(case, row) for case, row in _rows(run) if any(c and c.figures for c in row)]
 
 
+def passed(cell: Cell) -> str:
+    """How many of its times went as expected, of how many: 19/20."""
+    return f"{sum(not red(c.verdict) for c in cell.times)}/{len(cell.times)}"
+
+
 def _rows(run: Run) -> list[tuple[str, list[Cell | None]]]:
     return [(c.nodeid, [run.cells.get((c.nodeid, s.name)) for s in run.steps]) for c in run.cases]
 
@@ -91,7 +96,8 @@ def markdown(run: Run) -> str:
 def _mark(cell: Cell | None, strict: bool) -> str:
     if cell is None:
         return ""
-    return f"**{cell.verdict}**" if red(cell.verdict, strict) else str(cell.verdict)
+    word = f"**{cell.verdict}**" if red(cell.verdict, strict) else str(cell.verdict)
+    return f"{word} {passed(cell)}" if cell.times else word
 
 
 def _cellsafe(text: str) -> str:

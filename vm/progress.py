@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vm.matrix import Run, Step
-from vm.output import figures_text, headings, summary, with_figures
+from vm.output import figures_text, headings, passed, summary, with_figures
 from vm.reports import Cell
 from vm.run import Listener
 from vm.verdict import Verdict, red
@@ -84,12 +84,13 @@ class Progress(Listener):
             self._print(f"{step}: booted and saved ({kind}, {seconds:.0f} s)")
 
     def cell(self, cell: Cell) -> None:
-        have = [c.verdict for c in self.run.cells.values() if c.step == cell.step]
-        bad = sum(red(v, self.strict) for v in have)
-        self.state[cell.step] = f"{len(have)}/{len(self.run.cases)} cases" + (f", {bad} red" if bad else "")
+        have = sum(len(times) for (_, step), times in self.run.times.items() if step == cell.step)
+        all_ = len(self.run.cases) * self.run.repeat
+        bad = sum(red(c.verdict, self.strict) for c in self.run.cells.values() if c.step == cell.step)
+        self.state[cell.step] = f"{have}/{all_} cases" + (f", {bad} red" if bad else "")
         if red(cell.verdict, self.strict):
             self._print(f"{cell.step}: {cell.verdict} {cell.case}: {cell.reason}")
-        elif len(have) == len(self.run.cases):
+        elif have == all_:
             self._print(f"{cell.step}: {self.state[cell.step]} done")
         else:
             self._now_and_then(cell.step)
@@ -134,6 +135,8 @@ class Progress(Listener):
         if cell is None:
             return Text("")
         word, style = _SIGN.get(cell.verdict, (str(cell.verdict), "bold red"))
+        if cell.times:
+            word += f" {passed(cell)}"
         if cell.verdict is Verdict.SKIP and not red(cell.verdict, self.strict):
             style = "yellow"
         return Text(word, style=style)

@@ -24,7 +24,7 @@ class Cell:
     seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them;
     curves: name, points (x and y each), unit.
     text: the failure as pytest prints it, or the console's end. reports: pytest's own serialised reports.
-    kmsg: what the kernel said meanwhile, "level,text" each.
+    kmsg: what the kernel said meanwhile, "level,text" each. times: where the case ran more than once, each time.
     """
 
     case: str
@@ -38,6 +38,7 @@ class Cell:
     console: str = ""
     kmsg: tuple[str, ...] = ()
     reports: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    times: tuple[Cell, ...] = field(default=(), repr=False)
 
 
 _ENDS = {"panic": Verdict.PANIC, "hang": Verdict.HANG, "died": Verdict.LOST, "infra": Verdict.INFRA}

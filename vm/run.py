@@ -34,7 +34,8 @@ from vm.verdict import Verdict
 class Options:
     """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng.
 
-    kernels: columns beside the steps, as released.find() takes them. flavour: see flavour.py.
+    kernels: columns beside the steps, as released.find() takes them. flavour: see flavour.py. repeat: times that
+    each case runs.
     """
 
     tree: str | None = None
@@ -46,6 +47,7 @@ class Options:
     strict_skips: bool = False
     kernels: tuple[str, ...] = ()
     flavour: str = ""
+    repeat: int = 1
 
 
 class Listener:
@@ -82,6 +84,7 @@ def prepare(series: Series, cases: list[Case], steps: list[int], options: Option
         strict_skips=options.strict_skips,
         guest=options.guest,
         flavour=options.flavour,
+        repeat=options.repeat,
     )
 
 
@@ -227,7 +230,8 @@ class Pipeline:
                     self.news.put(partial(self._no_image, step, e))
                     return
                 self.news.put(partial(self.listener.booted, step.name, machine.name, seconds))
-            self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
+            for _ in range(self.options.repeat):  # each time in a guest of its own
+                self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
 
     def _accelerated(self, chosen: accel.Accel) -> None:
         if not self.run.accel:

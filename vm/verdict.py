@@ -29,6 +29,7 @@ class Verdict(StrEnum):
     NO_BOOT = "NO_BOOT"
     INFRA = "INFRA"
     LOST = "LOST"
+    FLAKY = "FLAKY"
 
 
 # What selftests/lib/books.py raises; red on every step, also where the case itself is expected to fail.

@@ -86,15 +86,55 @@ def test_a_skip_is_green_unless_told_otherwise() -> None:
 
 def test_nothing_is_missing_from_the_table_and_what_is_missing_is_red() -> None:
     run = a_run()
-    del run.cells[B.nodeid, "1/1"]
+    del run.cells[B.nodeid, "1/1"], run.times[B.nodeid, "1/1"]
     run.close()
     assert run.cells[B.nodeid, "1/1"].verdict is Verdict.LOST
     assert run.exit_status() == 1
 
 
+def repeated(*verdicts: Verdict) -> Run:
+    """Case B on step 1/1, once for each verdict."""
+    run = Run(S, None, [B], [Step(step_subject(S, 1), "net: one", 1, image())], "2021-09-28T00:00:00Z")
+    run.repeat = 3
+    for verdict in verdicts:
+        run.add(Cell(B.nodeid, "1/1", verdict, "" if verdict is Verdict.PASS else f"it was {verdict}"))
+    run.close()
+    return run
+
+
+def test_a_verdict_that_differs_is_flaky_and_red_and_all_outcomes_are_kept() -> None:
+    run = repeated(Verdict.PASS, Verdict.FAIL, Verdict.PASS)
+    cell = run.cells[B.nodeid, "1/1"]
+    assert (cell.verdict, cell.reason) == (Verdict.FLAKY, "PASS 2 of 3, FAIL 1 of 3: it was FAIL")
+    assert run.exit_status() == 1
+    schema = json.loads((REPO / "docs/results.schema.json").read_text())
+    jsonschema.validate(run.as_json(), schema)
+    assert [t["verdict"] for t in run.as_json()["cells"][0]["times"]] == ["PASS", "FAIL", "PASS"]
+    assert "**FLAKY** 2/3" in output.markdown(run)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "wanted", "status"),
+    [
+        ((Verdict.PASS,) * 3, Verdict.PASS, 0),
+        ((Verdict.PASS,) * 4, Verdict.PASS, 0),
+        ((Verdict.FAIL,) * 3, Verdict.FAIL, 1),
+        ((Verdict.SKIP, Verdict.PASS, Verdict.PASS), Verdict.FLAKY, 1),
+        ((Verdict.PASS,) * 2, Verdict.LOST, 1),
+        ((), Verdict.LOST, 1),
+        ((Verdict.FAIL, Verdict.INFRA, Verdict.PASS), Verdict.INFRA, 3),
+    ],
+)
+def test_what_repetition_comes_to(verdicts: tuple[Verdict, ...], wanted: Verdict, status: int) -> None:
+    run = repeated(*verdicts)
+    assert run.cells[B.nodeid, "1/1"].verdict is wanted
+    assert run.exit_status() == status
+
+
 def test_a_step_without_a_kernel_marks_its_whole_column() -> None:
     run = a_run()
     run.cells = {k: v for k, v in run.cells.items() if k[1] == "base"}
+    run.times = {k: v for k, v in run.times.items() if k[1] == "base"}
     run.lose(run.steps[1], Verdict.NO_APPLY, "patch 1/1 does not apply")
     assert {c.verdict for c in run.cells.values() if c.step == "1/1"} == {Verdict.NO_APPLY}
     assert run.exit_status() == 1
