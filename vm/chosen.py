@@ -6,6 +6,7 @@ The environment, because `perpatch run` only collects with pytest: what is chose
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import secrets
@@ -40,6 +41,13 @@ def keep(config: pytest.Config) -> None:
     for name, variable in _VARIABLES.items():
         if (value := config.getoption(name)) is not None:
             os.environ[variable] = value
+
+
+def words(args: list[str]) -> list[str]:
+    """What has to be said again for a case to do the same: what was chosen, and -m, without which some are left out."""
+    chosen = [f"--{name.replace('_', '-')}={value}" for name, value in json.loads(options()).items()]
+    marks = [pair for pair in itertools.pairwise(args) if pair[0] == "-m"]
+    return [*chosen, *(word for pair in marks for word in pair)]
 
 
 def options() -> str:

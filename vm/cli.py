@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from typer._click.exceptions import ClickException  # typer carries its own click and names it nowhere else
+from typer._click.core import ParameterSource  # typer carries its own click and names it nowhere else
+from typer._click.exceptions import ClickException
 
 from vm import claims, docs, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
@@ -51,8 +52,8 @@ def run(
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
     """Run the cases on every step, or on --kernel, and print the matrix. Other words go to pytest (-k, -m, paths)."""
+    from vm import chosen, output
     from vm import flavour as flavours
-    from vm import output
     from vm.plugin import collect
     from vm.progress import Progress
     from vm.run import Options, Pipeline, prepare, steps_of
@@ -72,6 +73,10 @@ def run(
     steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)
+    filled.how = (
+        *_given(context, "series_word", "flavour", "tree", "base", "tarball", "accel", "guest"),
+        *chosen.words(context.args),
+    )
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-{under_test.name}"
     writable(into)
     for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
@@ -242,6 +247,13 @@ def _building(step: str) -> Iterator[Callable[[int, str], None]]:
         return
     with console.status(step) as status:
         yield lambda objects, what: status.update(f"{step}: {objects} objects, {what}")
+
+
+def _given(context: typer.Context, *names: str) -> list[str]:
+    """Of these options those that were on the command line, as they would be written there."""
+    options = [o for o in context.command.params if o.name in names]
+    said = [o for o in options if context.get_parameter_source(str(o.name)) is ParameterSource.COMMANDLINE]
+    return [word for o in said for word in (o.opts[0], str(context.params[str(o.name)]))]
 
 
 def _choice(option: str, given: str, known: tuple[str, ...]) -> None:

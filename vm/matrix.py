@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -49,6 +50,7 @@ class Run:
 
     accel, accel_why: the accelerator of functional guests and why. versions: host tools. began: ISO 8601, UTC.
     repeat: how often each case runs on each step; times: what came of it each time, cells: of all times together.
+    how: the words of pytest's command line that say what is tested and with what, but for the step and the case.
     """
 
     series: Series
@@ -67,6 +69,7 @@ class Run:
     interrupted: bool = False
     trouble: str = ""
     repeat: int = 1
+    how: tuple[str, ...] = ()
     times: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> None:
@@ -108,6 +111,16 @@ class Run:
         if self.trouble or verdicts & {Verdict.INFRA}:
             return 3
         return 1 if verdicts else 0
+
+    def reproducer(self, cell: Cell) -> str:
+        """The command that boots the same image and runs the same case in it."""
+        step = next(s for s in self.steps if s.name == cell.step)
+        where = (
+            ("--step", str(step.number) if step.number else "base")
+            if step.number is not None
+            else ("--kernel", step.name)
+        )
+        return shlex.join([".venv/bin/pytest", cell.case, *where, *self.how])
 
     def counts(self) -> dict[str, int]:
         """How many cells have which verdict, in the order of Verdict."""
@@ -153,7 +166,7 @@ class Run:
                 for c in self.cases
             ],
             "cells": [
-                _json_cell(cell, self.strict_skips)
+                _json_cell(cell, self)
                 for c in self.cases
                 for s in self.steps
                 if (cell := self.cells.get((c.nodeid, s.name)))
@@ -202,13 +215,15 @@ def _step(step: Step) -> dict[str, Any]:
     }
 
 
-def _json_cell(cell: Cell, strict: bool) -> dict[str, Any]:
+def _json_cell(cell: Cell, run: Run) -> dict[str, Any]:
+    bad = red(cell.verdict, run.strict_skips)
     return {
         "case": cell.case,
         "step": cell.step,
         "verdict": str(cell.verdict),
-        "red": red(cell.verdict, strict),
+        "red": bad,
         "reason": cell.reason,
+        "reproducer": run.reproducer(cell) if bad else "",
         "seconds": cell.seconds,
         "figures": list(cell.figures),
         "curves": list(cell.curves),

@@ -89,7 +89,13 @@ def markdown(run: Run) -> str:
     reds = run.red_cells()
     if reds:
         lines += ["", "What is red:", ""]
-        lines += [f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}" for c in reds]
+        for c in reds:
+            lines += [
+                f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}",
+                "",
+                f"      {run.reproducer(c)}",
+                "",
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -131,6 +131,14 @@ def test_what_repetition_comes_to(verdicts: tuple[Verdict, ...], wanted: Verdict
     assert run.exit_status() == status
 
 
+def test_what_is_red_says_what_runs_it_again() -> None:
+    run = a_run(Verdict.FAIL, "assert 1 == 2")
+    run.how = ("--series", "my series", "--flavour", "kasan")
+    command = f".venv/bin/pytest {B.nodeid} --step 1 --series 'my series' --flavour kasan"
+    assert command in output.markdown(run)
+    assert [c["reproducer"] for c in run.as_json()["cells"]] == ["", "", "", command]
+
+
 def test_a_step_without_a_kernel_marks_its_whole_column() -> None:
     run = a_run()
     run.cells = {k: v for k, v in run.cells.items() if k[1] == "base"}
