@@ -24,12 +24,16 @@ def splats(kmsg: list[str]) -> tuple[str, ...]:
 
 
 def read(console: Path, offset: int = 0) -> str:
-    """A console log, from a byte offset, as printable text: control characters that a terminal acts on are dropped."""
+    """A console log, from a byte offset, as printable text; nothing of one that is not there."""
     try:
-        raw = console.read_bytes()[offset:].decode(errors="replace")
+        return printable(console.read_bytes()[offset:])
     except OSError:
         return ""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\n\t\x20-\x7e\u00a0-\ud7ff]", "", raw)
+
+
+def printable(raw: bytes) -> str:
+    """What a console said, without the control characters that a terminal acts on."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[^\n\t\x20-\x7e\u00a0-\ud7ff]", "", raw.decode(errors="replace"))
 
 
 def death(text: str) -> str | None:

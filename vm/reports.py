@@ -127,14 +127,18 @@ def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, An
 
 
 def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subject: Subject) -> Cell:
-    got = outcome(reports, end["kmsg"])
-    verdict, reason = judge(got, case, subject)
-    figures, curves = _given(reports, "figure"), _given(reports, "curve")
+    try:
+        got = outcome(reports, end["kmsg"])
+        verdict, reason = judge(got, case, subject)
+        figures, curves = _given(reports, "figure"), _given(reports, "curve")
+        text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:  # a guest may send anything
+        why = f"a report is not pytest's: {type(e).__name__}: {e}"[:200]
+        return Cell(case.nodeid, subject.name, Verdict.ERROR, why, kmsg=tuple(end["kmsg"]))
     bad = [f for f in figures if not _is_figure(f)] + [c for c in curves if not _is_curve(c)]
     if bad:
         why = f"not a figure (name, finite value, unit) or a curve (name, points, unit): {bad[0]!r}"[:200]
         verdict, reason, figures, curves = Verdict.ERROR, why, [], []
-    text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
     return Cell(
         case=case.nodeid,
         step=subject.name,

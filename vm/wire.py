@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -121,7 +122,32 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         message = json.loads(text)
     except ValueError:
         return None
-    return message if isinstance(message, dict) and isinstance(message.get("n"), int) else None
+    except RecursionError:  # brackets without end
+        return None
+    return message if isinstance(message, dict) and _is_ours(message) else None
+
+
+def _is_ours(message: dict[str, Any]) -> bool:
+    """Whether what vm/inside/reporter.py would have sent is there, of the right kind: a guest may send anything."""
+    if not isinstance(message.get("n"), int):
+        return False
+    of_kind = {
+        "collected": lambda m: _texts(m["collected"]),
+        "start": lambda m: isinstance(m["start"], str),
+        "told": lambda m: isinstance(m.get("anew"), bool),
+        "report": lambda m: isinstance(m["report"], dict),
+        "end": lambda m: isinstance(m["end"], str) and _texts(m.get("kmsg")) and _seconds(m.get("seconds")),
+    }
+    kind = next((k for k in FROM_GUEST if k in message), "")
+    return kind not in of_kind or of_kind[kind](message)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
+
+
+def _seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def _end(guest: Alive, log: Path, offset: int) -> Event:
