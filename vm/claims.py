@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import sys
 import time
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from vm import arch, output, plots, series, sizes
-from vm.errors import Infra, Mistake
+from vm import arch, output, plots, series, sizes, tables
+from vm.errors import Infra
 from vm.kept import JSON, SIZES, Figures, Kept, read, write
 from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
@@ -78,18 +77,9 @@ class Claim:
 
 def load(file: Path = TOML) -> tuple[Claim, ...]:
     """The claims of docs/claims.toml; Mistake where a row is not well-formed."""
-    claims = []
-    try:
-        rows = tomllib.loads(file.read_text())["claim"]
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as e:
-        raise Mistake(f"{file}: {e}") from None
-    for row in rows:
-        try:
-            measures = tuple(_measure(**m) for m in row.pop("measure", []))
-            claims.append(Claim(measures=measures, **row))
-        except (KeyError, TypeError, ValueError) as e:
-            raise Mistake(f"{file}: claim {row.get('id', '?')}: {e}") from None
-    return tuple(claims)
+    return tables.rows(
+        file, "claim", lambda row: Claim(measures=tuple(_measure(**m) for m in row.pop("measure", [])), **row)
+    )
 
 
 def _measure(*, steps: list[str], than: list[str] | None = None, **rest: Any) -> Measure:

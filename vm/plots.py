@@ -6,13 +6,12 @@ Each file carries a digest of all that it is made of, so that whether it is curr
 from __future__ import annotations
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vm.errors import Mistake
+from vm import tables
 from vm.paths import REPO
 
 if TYPE_CHECKING:
@@ -61,18 +60,7 @@ class Plot:
 
 def load(file: Path = TOML) -> tuple[Plot, ...]:
     """The plots of docs/plots.toml; Mistake where a row is not well-formed."""
-    plots = []
-    try:
-        rows = tomllib.loads(file.read_text())["plot"]
-    except (OSError, tomllib.TOMLDecodeError, KeyError) as e:
-        raise Mistake(f"{file}: {e}") from None
-    for row in rows:
-        try:
-            parts = tuple(Part(**part) for part in row.pop("part"))
-            plots.append(Plot(parts=parts, **row))
-        except (KeyError, TypeError) as e:
-            raise Mistake(f"{file}: plot {row.get('id', '?')}: {e}") from None
-    return tuple(plots)
+    return tables.rows(file, "plot", lambda row: Plot(parts=tuple(Part(**part) for part in row.pop("part")), **row))
 
 
 def digest(plot: Plot, data: Mapping[Key, Points]) -> str:
