@@ -20,8 +20,10 @@ MARKS = (
     "virtual_time: measures, so it runs where the guest clock counts instructions",
     "cpus(count): a race, so it runs in real time on so many CPUs",
     "boot(arguments): wants a guest that was booted with these kernel arguments",
+    "memory(MiB): wants a guest with that much memory at least",
     "known_issue(id, symptom): fails, and says so, on the released kernels that known-issues.toml names",
     "sweep: many points of one measurement; left out unless asked for with -m sweep",
+    "scale: as many sockets as a big server has; left out unless asked for with -m scale",
     "timeout(seconds): deadline in QEMU's CPU seconds",
 )
 

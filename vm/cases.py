@@ -23,7 +23,8 @@ class Case:
     that several series share, what it says of the one under test.
     red_on: the breaks that were seen to turn it red. fresh: wants a resumed guest of its own.
     virtual_time: measures, so needs a guest whose clock counts instructions. cpus: more than one for races, in real
-    time. boot: kernel arguments that the guest is booted with. timeout: QEMU CPU seconds.
+    time. boot: kernel arguments that the guest is booted with. memory: MiB that the guest has at least, 0 where any
+    will do. timeout: QEMU CPU seconds.
     known_issues: (id, what a failure by it says, as a regular expression) each.
     """
 
@@ -36,6 +37,7 @@ class Case:
     timeout: float = DEFAULT_TIMEOUT
     cpus: int = 1
     boot: str = ""
+    memory: int = 0
     known_issues: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -61,6 +63,7 @@ def of_item(item: pytest.Item, under_test: str) -> Case:
         timeout=float(timeout.args[0]) if timeout else DEFAULT_TIMEOUT,
         cpus=_argument(item, "cpus", int, 1),
         boot=_argument(item, "boot", str, ""),
+        memory=_argument(item, "memory", int, 0),
         known_issues=tuple(_known_issue(item, mark) for mark in item.iter_markers("known_issue")),
     )
 
@@ -132,7 +135,7 @@ def groups(cases: list[Case]) -> list[list[Case]]:
     shared: dict[str, list[list[Case]]] = {}
     for case in cases:
         name = case.nodeid if case.fresh else case.module if case.virtual_time else case.module.rpartition("/")[0]
-        parts = shared.setdefault(f"{name} {case.cpus} {case.boot}", [[]])
+        parts = shared.setdefault(f"{name} {case.cpus} {case.boot} {case.memory}", [[]])
         if len(parts[-1]) >= GROUP and parts[-1][-1].module != case.module:
             parts.append([])
         parts[-1].append(case)

@@ -23,7 +23,7 @@ from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
 from vm.paths import REPO, writable
 from vm.plots import Plot
-from vm.plugin import EVERY_CASE, collect
+from vm.plugin import EVERY_CASE, RARE, collect
 from vm.progress import Progress
 from vm.run import Options, Pipeline, prepare
 
@@ -59,8 +59,8 @@ class Measure:
         if self.case == SIZES:
             return f"perpatch sizes --series {self.series}"
         steps = " ".join(f"--step {s.split('/')[0]}" for s in self.steps)
-        sweep = " -m sweep" if "test_sweep" in self.case else ""
-        return f'perpatch run --series {self.series} {steps}{sweep} "{self.case}"'
+        asked = next((f" -m {mark}" for mark in RARE if f"/test_{mark}.py" in self.case), "")
+        return f'perpatch run --series {self.series} {steps}{asked} "{self.case}"'
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
             lines += ["", "| series, step | figure | measured | true if |", "|---|---|---|---|"]
         for m in claim.measures:
             name = f"{m.case.rpartition('::')[2]}: {m.figure}" + (f", over that of {m.than[0]}" if m.than else "")
-            bounds = f"{m.low:g} to {m.high:g}" if m.high < math.inf else ""
+            bounds = (
+                f"{m.low:g} to {m.high:g}" if m.high < math.inf else f"{m.low:g} or more" if m.low > -math.inf else ""
+            )
             lines += [f"| {m.series} {step} | {name} | {_value(m, step, kept)} | {bounds} |" for step in m.steps]
         lines += ["", *(f"    .venv/bin/{command}" for command in dict.fromkeys(m.command() for m in claim.measures))]
     return "\n".join(lines) + "\n"

@@ -148,7 +148,7 @@ def machine_for(case: Case, arch: Arch, functional: str, flavour: Flavour) -> Ma
         arch,
         accel if cpus == 1 or functional == "kvm" else "tcg",
         cpus,
-        flavour.memory,
+        max(flavour.memory, case.memory),
         f"{flavour.append} {case.boot}".strip(),
     )
 

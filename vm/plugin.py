@@ -20,7 +20,8 @@ from vm.verdict import Verdict, red
 
 DEFAULT_SERIES = "so-reserve-mem"
 WRONG = re.compile(r"(?:ERROR: (?!usage)|pytest\.main\(\): error: )(.*)")  # what pytest says of its arguments
-EVERY_CASE = ["-m", "sweep or not sweep"]  # for collect(): also what is left out of a run
+RARE = ("sweep", "scale")  # marks of what takes minutes: left out of a run unless -m speaks of them
+EVERY_CASE = ["-m", " or ".join([*RARE, f"not {RARE[0]}"])]  # for collect(): also what is left out of a run
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +51,7 @@ def _ours(items: list[pytest.Item]) -> list[pytest.Item]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases of other series, and sweeps unless -m speaks of them; an unknown patch is a usage error."""
+    """Deselect cases of other series, and RARE ones unless -m speaks of them; an unknown patch is a usage error."""
     ours = _ours(items)
     if not ours:
         return
@@ -58,11 +59,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         under_test = series.load(config.option.series)
         mine = {item.nodeid: cases.of_item(item, under_test.name) for item in ours}
         # Not by addopts, which a user's own -m would replace.
-        swept = "sweep" in config.option.markexpr
+        unasked = [mark for mark in RARE if mark not in config.option.markexpr]
         gone = [
             item
             for item in ours
-            if not cases.applies(mine[item.nodeid], under_test) or (item.get_closest_marker("sweep") and not swept)
+            if not cases.applies(mine[item.nodeid], under_test) or any(map(item.get_closest_marker, unasked))
         ]
     except Mistake as e:
         raise pytest.UsageError(str(e)) from None

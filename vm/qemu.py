@@ -44,8 +44,9 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """How its log files are called: icount, tcg-2-cpus."""
-        words = [self.accel, *([f"{self.cpus}-cpus"] if self.cpus > 1 else []), *self.append.split()]
+        """How its log files are called: icount, tcg-2-cpus, icount-3072-MiB."""
+        words = [self.accel, *([f"{self.cpus}-cpus"] if self.cpus > 1 else [])]
+        words += [*([f"{self.memory}-MiB"] if self.memory != MEMORY_MIB else []), *self.append.split()]
         return re.sub(r"[^\w.=-]", "_", "-".join(words))[:80]
 
     def line(self, image: Image, root: Path) -> list[str]:

@@ -34,9 +34,9 @@ def environment() -> dict[str, str]:
     return os.environ | {"PATH": f"{Path(program()).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
-def command(kernel: Path, kvm: bool, *more: str, cpus: int = 1) -> list[str]:
+def command(kernel: Path, kvm: bool, *more: str, cpus: int = 1, memory: int = MEMORY_MIB) -> list[str]:
     """vng's line for a kernel. 9p, since virtiofsd is not packaged everywhere and the guest's config has both."""
-    line = [program(), "--run", str(kernel), "--force-9p", "--cpus", str(cpus), "--memory", f"{MEMORY_MIB}M"]
+    line = [program(), "--run", str(kernel), "--force-9p", "--cpus", str(cpus), "--memory", f"{memory}M"]
     return [*line, *([] if kvm else ["--disable-kvm"]), *more]
 
 
@@ -91,8 +91,9 @@ class _Guest:
         inside = f"cd / && PYTHONPATH={shlex.quote(str(REPO))} PYTHONDONTWRITEBYTECODE=1 PYTHONHASHSEED=0 "
         inside += f"{shlex.quote(sys.executable)} -m vm.inside.agent"
         # The agent warms up there as well: measured cases must find everything imported and read.
-        append = f"--append={machine.arch.append} {machine.append}".rstrip()
-        line = command(vng.kernel, machine.accel == "kvm", f"--qemu-opts={options}", append, cpus=machine.cpus)
+        words = [f"--qemu-opts={options}", f"--append={machine.arch.append} {machine.append}".rstrip()]
+        kvm = machine.accel == "kvm"
+        line = command(vng.kernel, kvm, *words, cpus=machine.cpus, memory=machine.memory)
         # script(1): vng wants a terminal where udev is absent, and its console ends up in a file this way.
         self.process = subprocess.Popen(
             ["script", "-qfec", shlex.join([*line, "--exec", inside]), str(log)],

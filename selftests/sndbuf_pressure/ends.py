@@ -1,20 +1,30 @@
-"""Connections as the cases here want them, and the pressure under which memory is refused."""
+"""Connections as the cases here want them, the pressure under which memory is refused, and what is reported."""
 
 import socket
 import time
+from collections.abc import Callable
 
-from selftests.lib import books, sock
+from selftests.lib import books, link, sock, writer
 from selftests.lib.pressure import Pressure, TcpMem
 
 SNDBUF = 1 << 20  # bytes, as SO_SNDBUF has it; the kernel doubles it
 CROWD = 400  # idle pairs
+TCP_WMEM_0 = 4096  # bytes, the default of net.ipv4.tcp_wmem[0]
 Ends = tuple[socket.socket, socket.socket]
+Figure = Callable[[str, float, str], None]
 
 
 def sized(ends: Ends) -> Ends:
     """With SO_SNDBUF at the sender."""
     ends[0].setsockopt(socket.SOL_SOCKET, sock.SO_SNDBUFFORCE, SNDBUF)
     return ends
+
+
+def far(sockets: sock.Sockets, so_sndbuf: bool = True) -> Ends:
+    """A connection over a round trip of 100 ms, which began without pressure."""
+    link.delay(50)
+    pair = sockets.pair()
+    return sized(pair) if so_sndbuf else pair
 
 
 def unread(sockets: sock.Sockets, count: int) -> list[Ends]:
@@ -37,3 +47,13 @@ def ebb(tcp_mem: TcpMem) -> None:
     """From above tcp_mem[2] to below it: TCP stays under pressure, but what is asked for is granted."""
     pages = books.tcp_pages()
     tcp_mem.write(pages // 4, pages // 2, 100 * pages)
+
+
+def show(figure: Figure, cost: writer.Cost, phase: str = "") -> None:
+    """Report what a writer did."""
+    phase = phase and f"{phase}: "
+    figure(f"{phase}EAGAIN per send", cost.refused / max(cost.sends, 1), "")
+    figure(f"{phase}EAGAIN", cost.refused / cost.seconds, "/s")
+    figure(f"{phase}polls", cost.polls / cost.seconds, "/s")
+    figure(f"{phase}CPU", cost.share, "%")
+    figure(f"{phase}moved", cost.bytes / 1e3, "kB")

@@ -15,7 +15,6 @@ from selftests.sndbuf_pressure import ends
 pytestmark = pytest.mark.virtual_time
 
 Figure = Callable[[str, float, str], None]
-TCP_WMEM_0 = 4096  # bytes, the default of net.ipv4.tcp_wmem[0]
 
 
 def drained(sockets: sock.Sockets, pressure: Pressure) -> tuple[int, list[tuple[int, bool]]]:
@@ -61,7 +60,7 @@ def test_by_a_third(sockets: sock.Sockets, pressure: Pressure, figure: Figure) -
 def test_below_tcp_wmem_0(sockets: sock.Sockets, pressure: Pressure) -> None:
     """A writer cut short is writable when less than tcp_wmem[0] is queued, and not before."""
     cut_short, seen = drained(sockets, pressure)
-    assert holds(seen, TCP_WMEM_0), f"cut short at {cut_short}: {seen}"
+    assert holds(seen, ends.TCP_WMEM_0), f"cut short at {cut_short}: {seen}"
 
 
 @pytest.mark.introduced_by("sndbuf-pressure-v2", "effective-sndbuf")

@@ -3,18 +3,17 @@
 CPU shares are of virtual time, so of instructions.
 """
 
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
 
-from selftests.lib import flow, link, sock, writer
+from selftests.lib import flow, sock, writer
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.sndbuf_pressure import ends
+from selftests.sndbuf_pressure.ends import Figure, far, show
 
 pytestmark = pytest.mark.virtual_time
 
-Figure = Callable[[str, float, str], None]
 SECONDS = 2
 IDLE = 2  # per cent of the CPU: as much as the thread says that is left of the spin
 SPINS = 90  # per cent of the CPU
@@ -38,23 +37,6 @@ def measure(figure: Figure, pair: ends.Ends, reads: bool, seconds: float = SECON
         cost = writer.cost(pair[0], seconds)
     show(figure, cost, phase)
     return cost
-
-
-def show(figure: Figure, cost: writer.Cost, phase: str = "") -> None:
-    """Report what a writer did."""
-    phase = phase and f"{phase}: "
-    figure(f"{phase}EAGAIN per send", cost.refused / max(cost.sends, 1), "")
-    figure(f"{phase}EAGAIN", cost.refused / cost.seconds, "/s")
-    figure(f"{phase}polls", cost.polls / cost.seconds, "/s")
-    figure(f"{phase}CPU", cost.share, "%")
-    figure(f"{phase}moved", cost.bytes / 1e3, "kB")
-
-
-def far(sockets: sock.Sockets, so_sndbuf: bool = True) -> ends.Ends:
-    """A connection over a round trip of 100 ms, which began without pressure."""
-    link.delay(50)
-    pair = sockets.pair()
-    return ends.sized(pair) if so_sndbuf else pair
 
 
 @sized_or_not

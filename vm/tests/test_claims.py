@@ -43,7 +43,7 @@ def test_a_condition_is_part_of_the_verdict() -> None:
 def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
     other = ("t", "selftests/a/test_b.py::test_d")
     ratio = dataclasses.replace(M, steps=("1/1",), low=0.97, high=1.03, than=other)
-    shown = Measure("s", ("1/1",), "c", "x")
+    shown, least = Measure("s", ("1/1",), "c", "x"), Measure("s", ("1/1",), "c", "x", low=1)
     claim = dataclasses.replace(CLAIM, measures=(ratio, shown))
     figures: Figures = {STEP: (100.0, "kbit/s"), (other[0], "1/1", other[1], "CPU"): (99.0, "kbit/s")}
     assert claims.verdict(claim, figures) == "not measured"
@@ -52,6 +52,8 @@ def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
     assert "| s 1/1 | test_c: CPU, over that of t | 1.0101 | 0.97 to 1.03 |" in claims.render(
         (claim,), Kept({}, figures)
     )
+    page = claims.render((dataclasses.replace(CLAIM, measures=(least,)),), Kept({}, figures))
+    assert "| 5 B | 1 or more |" in page
     figures[other[0], "1/1", other[1], "CPU"] = (50.0, "kbit/s")
     assert claims.verdict(claim, figures) == "does not hold"
 

@@ -122,10 +122,12 @@ def test_the_summary_names_a_skip(pytester: pytest.Pytester, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("words", "swept"), [([], False), (["-m", "virtual_time"], False), (["-m", "sweep"], True), (EVERY_CASE, True)]
+    ("words", "there"), [([], False), (["-m", "virtual_time"], False), (["-m", "MARK"], True), (EVERY_CASE, True)]
 )
-def test_a_sweep_has_to_be_asked_for(words: list[str], swept: bool) -> None:
-    assert any("test_sweep" in c.nodeid for c in collect("so-reserve-mem", words)) is swept
+@pytest.mark.parametrize(("mark", "series"), [("sweep", "so-reserve-mem"), ("scale", "sndbuf-pressure-v2")])
+def test_what_takes_minutes_has_to_be_asked_for(words: list[str], there: bool, mark: str, series: str) -> None:
+    words = [word.replace("MARK", mark) for word in words]
+    assert any(f"test_{mark}" in c.nodeid for c in collect(series, words)) is there
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,12 @@ def test_a_case_gets_the_machine_that_it_asks_for() -> None:
     assert of(plain, debug="kcsan") == ("tcg", 2, "")
     assert of(figure, debug="kasan") == ("icount", 1, "slub_debug=-")
     assert len(groups([plain, race, figure, booted])) == 4
+
+
+def test_a_case_gets_the_memory_that_it_asks_for() -> None:
+    plain, big = Case("x::plain", ""), Case("x::big", "", memory=3072)
+    machines = [machine_for(case, A, "icount", flavour("")) for case in (plain, big)]
+    assert [m.memory for m in machines] == [1024, 3072]
+    assert len({m.name for m in machines}) == 2  # or they would write into each other's logs
+    assert machine_for(plain, A, "icount", flavour("kasan")).memory == 2048
+    assert len(groups([plain, big])) == 2
