@@ -24,6 +24,7 @@ MARKS = (
     "known_issue(id, symptom): fails, and says so, on the released kernels that known-issues.toml names",
     "sweep: many points of one measurement; left out unless asked for with -m sweep",
     "scale: as many sockets as a big server has; left out unless asked for with -m scale",
+    "profile: reads the kernel's function profiler; left out unless asked for with -m profile",
     "timeout(seconds): deadline in QEMU's CPU seconds",
 )
 

@@ -18,7 +18,7 @@ import typer
 
 from vm import arch, output, plots, series, sizes, tables
 from vm.errors import Infra
-from vm.kept import JSON, SIZES, Figures, Kept, read, write
+from vm.kept import JSON, SIZES, Figures, Kept, column, read, write
 from vm.matrix import Run
 from vm.options import BaseOption, TarballOption, TreeOption
 from vm.paths import REPO, writable
@@ -35,7 +35,7 @@ class Measure:
     """One figure on some steps of a series, or its ratio to that of another.
 
     low, high: between which it lies if the claim is true; without them it is shown only. than: the series and the case
-    whose figure of that name, on the same step, it is divided by.
+    whose figure of that name, on the same step, it is divided by. flavour: of the kernels of those steps.
     """
 
     series: str
@@ -45,9 +45,11 @@ class Measure:
     low: float = -math.inf
     high: float = math.inf
     than: tuple[str, str] | None = None
+    flavour: str = ""
 
     def of(self, step: str, figures: Figures) -> tuple[float, str] | None:
         """The figure on a step; None where it, or what it is compared with, was not measured."""
+        step = column(step, self.flavour)
         figure = figures.get((self.series, step, self.case, self.figure))
         if not figure or not self.than:
             return figure
@@ -59,8 +61,9 @@ class Measure:
         if self.case == SIZES:
             return f"perpatch sizes --series {self.series}"
         steps = " ".join(f"--step {s.split('/')[0]}" for s in self.steps)
+        flavour = f" --flavour {self.flavour}" if self.flavour else ""
         asked = next((f" -m {mark}" for mark in RARE if f"/test_{mark}.py" in self.case), "")
-        return f'perpatch run --series {self.series} {steps}{asked} "{self.case}"'
+        return f'perpatch run --series {self.series} {steps}{flavour}{asked} "{self.case}"'
 
 
 @dataclass(frozen=True)
@@ -86,15 +89,15 @@ def _measure(*, steps: list[str], than: list[str] | None = None, **rest: Any) ->
     return Measure(steps=tuple(steps), than=(than[0], than[1]) if than else None, **rest)
 
 
-def needed(claims: Iterable[Claim], drawn: Iterable[Plot] = ()) -> dict[str, dict[str, set[str]]]:
-    """The steps on which each case is needed: by series, then case."""
-    wanted: dict[str, dict[str, set[str]]] = {}
+def needed(claims: Iterable[Claim], drawn: Iterable[Plot] = ()) -> dict[tuple[str, str], dict[str, set[str]]]:
+    """The steps on which each case is needed: by series and flavour, then case."""
+    wanted: dict[tuple[str, str], dict[str, set[str]]] = {}
     for claim in claims:
         for m in claim.measures:
             for name, case in ((m.series, m.case), *([m.than] if m.than else [])):
-                wanted.setdefault(name, {}).setdefault(case, set()).update(m.steps)
+                wanted.setdefault((name, m.flavour), {}).setdefault(case, set()).update(m.steps)
     for part in (part for plot in drawn for part in plot.parts):
-        wanted.setdefault(part.series, {}).setdefault(part.case, set()).add(part.step)
+        wanted.setdefault((part.series, ""), {}).setdefault(part.case, set()).add(part.step)
     return wanted
 
 
@@ -135,7 +138,10 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
             bounds = (
                 f"{m.low:g} to {m.high:g}" if m.high < math.inf else f"{m.low:g} or more" if m.low > -math.inf else ""
             )
-            lines += [f"| {m.series} {step} | {name} | {_value(m, step, kept)} | {bounds} |" for step in m.steps]
+            lines += [
+                f"| {m.series} {column(step, m.flavour)} | {name} | {_value(m, step, kept)} | {bounds} |"
+                for step in m.steps
+            ]
         lines += ["", *(f"    .venv/bin/{command}" for command in dict.fromkeys(m.command() for m in claim.measures))]
     return "\n".join(lines) + "\n"
 
@@ -143,7 +149,8 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
 def _value(m: Measure, step: str, kept: Kept) -> str:
     if figure := m.of(step, kept.figures):
         return f"{figure[0]:,.6g} {figure[1]}".strip()
-    others = [(m.series, step, m.case), *([(m.than[0], step, m.than[1])] if m.than else [])]
+    at = column(step, m.flavour)
+    others = [(m.series, at, m.case), *([(m.than[0], at, m.than[1])] if m.than else [])]
     return ": ".join(["not measured", *(kept.missing[key] for key in others if key in kept.missing)])
 
 
@@ -158,8 +165,9 @@ def claims(
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-claims"
     writable(into)
     kept, runs = Kept(), list[Run]()
-    for name, wanted in needed(rows, drawn).items():
-        runs.append(_measured(name, wanted, Options(tree, base, tarball), into / name, kept))
+    for (name, flavour), wanted in needed(rows, drawn).items():
+        options = Options(tree, base, tarball, flavour=flavour)
+        runs.append(_measured(name, wanted, options, into / f"{name}-{flavour}".rstrip("-"), kept))
     trouble = next((run.trouble for run in runs if run.trouble), "")
     # Where the host failed, what docs/ says stays as it is.
     where = into / JSON.name if trouble else JSON
@@ -180,7 +188,8 @@ def _measured(name: str, wanted: dict[str, set[str]], options: Options, into: Pa
     """Run the cases that are wanted of a series, on every step that one of them is wanted on, and keep the figures."""
     under_test, data = series.load(name), arch.load()
     cases = [c for c in collect(name, EVERY_CASE) if c.nodeid in wanted]
-    steps = sorted({0, *(under_test.step(step) for asked in wanted.values() for step in asked)})
+    from_base = [0] if SIZES in wanted else []  # growth counts from there
+    steps = sorted({*from_base, *(under_test.step(step) for asked in wanted.values() for step in asked)})
     run = prepare(under_test, cases, steps, options)
     with Progress(run, sys.stdout) as progress:
         Pipeline(run, options, into, progress).fill()

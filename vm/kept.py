@@ -18,6 +18,11 @@ SIZES = "sizes"  # in place of a case: what `perpatch sizes` measures
 Figures = dict[Key, tuple[float, str]]  # value and unit
 
 
+def column(step: str, flavour: str) -> str:
+    """A step of a flavour, by the name under which its figures are kept: apart from those of the step itself."""
+    return f"{step}, {flavour}" if flavour else step
+
+
 @dataclass
 class Kept:
     """docs/claims.json: what was measured with (versions), the figures, the curves.
@@ -38,11 +43,12 @@ class Kept:
         """Every figure and curve of a run. One of a red cell is left out: nobody knows what it measured."""
         bad = {(c.case, c.step) for c in run.red_cells()}
         for cell in run.cells.values():
+            of = (run.series.name, column(cell.step, run.flavour), cell.case)
             if (cell.case, cell.step) in bad or not (cell.figures or cell.curves):
-                self.missing[run.series.name, cell.step, cell.case] = f"{cell.verdict}: {cell.reason}".rstrip(": ")
+                self.missing[of] = f"{cell.verdict}: {cell.reason}".rstrip(": ")
                 continue
             for f in (*cell.figures, *cell.curves):
-                key = (run.series.name, cell.step, cell.case, str(f["name"]))
+                key = (*of, str(f["name"]))
                 if key in (self.curves if "points" in f else self.figures):
                     raise Mistake(f"{cell.case}: {f['name']!r} is reported twice: nobody knows which one is meant")
                 if "points" in f:

@@ -20,7 +20,11 @@ from vm.verdict import Verdict, red
 
 DEFAULT_SERIES = "so-reserve-mem"
 WRONG = re.compile(r"(?:ERROR: (?!usage)|pytest\.main\(\): error: )(.*)")  # what pytest says of its arguments
-RARE = ("sweep", "scale")  # marks of what takes minutes: left out of a run unless -m speaks of them
+RARE = (
+    "sweep",
+    "scale",
+    "profile",
+)  # marks of what takes minutes, or a kernel of its own: left out of a run unless -m speaks of them
 EVERY_CASE = ["-m", " or ".join([*RARE, f"not {RARE[0]}"])]  # for collect(): also what is left out of a run
 
 

@@ -5,12 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from vm import claims, kept, plots
+from vm import claims, kept, plots, series
+from vm import flavour as flavours
 from vm.claims import Claim, Measure
 from vm.errors import Mistake
 from vm.kept import SIZES, Figures, Kept
+from vm.matrix import Run
 from vm.plugin import EVERY_CASE, collect
+from vm.reports import Cell
 from vm.sizes import Layout, Sizes
+from vm.verdict import Verdict
 
 M = Measure("s", ("base", "1/1"), "selftests/a/test_b.py::test_c", "CPU", 0, 2)
 CLAIM = Claim("idle", "thread", "It is idle", (M,))
@@ -79,6 +83,27 @@ def test_a_row_that_is_not_well_formed_is_named(tmp_path: Path) -> None:
         claims.load(file)
 
 
+def test_a_step_of_a_flavour_is_a_step_of_its_own() -> None:
+    case = "selftests/a/test_profile.py::test_c"
+    flavoured = dataclasses.replace(M, steps=("1/1",), flavour="profile", case=case)
+    claim = dataclasses.replace(CLAIM, measures=(flavoured, dataclasses.replace(M, steps=("1/1",), case=case)))
+    assert claims.needed((claim,)) == {("s", "profile"): {case: {"1/1"}}, ("s", ""): {case: {"1/1"}}}
+    found = Kept()
+    for flavour, value in (("profile", 3.0), ("", 1.0)):
+        run = Run(series.Series("s", "", ()), None, [], [], "", flavour=flavour)
+        run.add(Cell(case, "1/1", Verdict.PASS, figures=({"name": "CPU", "value": value, "unit": "%"},)))
+        found.add(run)
+    assert flavoured.of("1/1", found.figures) == (3.0, "%")
+    assert claims.verdict(claim, found.figures) == "does not hold"
+    page = claims.render((claim,), found)
+    assert "| s 1/1, profile | test_c: CPU | 3 % | 0 to 2 |" in page
+    assert "| s 1/1 | test_c: CPU | 1 % | 0 to 2 |" in page
+    assert f'perpatch run --series s --step 1 --flavour profile -m profile "{case}"' in page
+    found.missing["s", "1/1, profile", case] = "NO_BUILD: no compiler"
+    found.figures.clear()
+    assert "| s 1/1, profile | test_c: CPU | not measured: NO_BUILD: no compiler |" in claims.render((claim,), found)
+
+
 def test_a_figure_that_is_missing_says_why() -> None:
     skipped = Kept(figures={BASE: (1.0, "%")}, missing={("s", "1/1", M.case): "SKIP: needs CONFIG_FUNCTION_PROFILER"})
     page = claims.render((CLAIM,), skipped)
@@ -96,9 +121,8 @@ def test_growth_counts_from_the_base() -> None:
 
 
 def test_every_claim_names_cases_and_steps_that_exist() -> None:
-    from vm import series
-
-    for name, wanted in claims.needed(claims.load(), plots.load()).items():
+    for (name, flavour), wanted in claims.needed(claims.load(), plots.load()).items():
+        flavours.load(flavour)
         known = {c.nodeid for c in collect(name, EVERY_CASE)} | {SIZES}
         assert wanted.keys() - known == set()
         for steps in wanted.values():
