@@ -22,6 +22,7 @@ class Tree:
         self.series = series
         self.logs = logs
         self.at: int | None = None
+        self.head = ""  # the commit that we left it at
 
     def _clone(self) -> None:
         alternates = self.path / ".git/objects/info/alternates"
@@ -33,7 +34,7 @@ class Tree:
 
     def go(self, step: int) -> None:
         """Bring the tree to a step. StepFailed (NO_APPLY) with patch, file and line where a patch does not apply."""
-        if self.at is None or self.at > step:
+        if self.at is None or self.at > step or self._moved():
             self._clone()
             before = self._times()
             # A run that was killed inside `git am` leaves its state; --force checkout alone would keep it.
@@ -49,6 +50,11 @@ class Tree:
             self.at += 1
         if before:
             self._keep_times(*before)
+        self.head = git.read(self.path, "rev-parse", "HEAD")
+
+    def _moved(self) -> bool:
+        """Whether another run has had the tree since: between two steps nobody holds it."""
+        return git.read(self.path, "rev-parse", "HEAD") != self.head or (self.path / ".git/rebase-apply").exists()
 
     def _times(self) -> tuple[str, dict[Path, int]] | None:
         """The commit that the work tree is at, and the times of the files in which it differs from the base."""

@@ -55,6 +55,19 @@ def test_a_tree_walks_forwards_and_back(kernel: Path, tmp_path: Path) -> None:
     assert seen == [["one", "two", "three"], ["one", "TWO", "three"], ["one", "TWO", "THREE"], ["one", "TWO", "three"]]
 
 
+def test_a_tree_that_another_run_has_moved_meanwhile_is_brought_back(kernel: Path, tmp_path: Path) -> None:
+    one = patch(kernel, (kernel / "f.c").read_text(), "one\nTWO\nthree\n", "upper")
+    two = patch(kernel, "one\nTWO\nthree\n", "one\nTWO\nTHREE\n", "more")
+    mine, theirs = (tree_of(kernel, tmp_path, one, two) for _ in range(2))
+    mine.go(1)
+    theirs.go(2)
+    mine.go(2)
+    assert (mine.path / "f.c").read_text().split() == ["one", "TWO", "THREE"]
+    theirs.go(0)
+    mine.go(2)
+    assert (mine.path / "f.c").read_text().split() == ["one", "TWO", "THREE"]
+
+
 def test_a_file_that_ends_up_as_it_was_keeps_its_time(kernel: Path, tmp_path: Path) -> None:
     base = (kernel / "f.c").read_text()
     one = patch(kernel, base, "one\nTWO\nthree\n", "upper")
