@@ -17,6 +17,10 @@ from vm.subject import Subject
 from vm.verdict import Verdict, red
 
 
+# Verdicts that no case is to blame for.
+STEPS_OWN = {Verdict.NO_APPLY, Verdict.NO_BUILD, Verdict.NO_BOOT, Verdict.INFRA}
+
+
 @dataclass
 class Step:
     """What became of one column: its image, or the verdict that took its place and why.
@@ -113,7 +117,9 @@ class Run:
         return 1 if verdicts else 0
 
     def reproducer(self, cell: Cell) -> str:
-        """The command that boots the same image and runs the same case in it."""
+        """The command that boots the same image and runs the same case in it; "" where it is not the case that failed."""
+        if cell.verdict in STEPS_OWN or (cell.verdict is Verdict.LOST and not cell.console):
+            return ""
         step = next(s for s in self.steps if s.name == cell.step)
         where = (
             ("--step", str(step.number) if step.number else "base")

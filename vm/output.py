@@ -90,12 +90,9 @@ def markdown(run: Run) -> str:
     if reds:
         lines += ["", "What is red:", ""]
         for c in reds:
-            lines += [
-                f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}",
-                "",
-                f"      {run.reproducer(c)}",
-                "",
-            ]
+            again = run.reproducer(c)
+            lines.append(f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}")
+            lines += ["", f"      {again}", ""] if again else []
     return "\n".join(lines) + "\n"
 
 

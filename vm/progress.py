@@ -114,7 +114,8 @@ class Progress(Listener):
         self._figures()
         for cell in self.run.red_cells():
             self.console.print(Text(f"{cell.step} {cell.case}: {cell.verdict}: {cell.reason}"), style="red")
-            self.console.print(Text(f"    {self.run.reproducer(cell)}"))
+            if again := self.run.reproducer(cell):
+                self.console.print(Text(f"    {again}"))
         if self.run.trouble:
             self.console.print(Text(self.run.trouble), style="red")
         self.console.print(Text(summary(self.run)), style="bold")

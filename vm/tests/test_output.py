@@ -137,6 +137,7 @@ def test_what_is_red_says_what_runs_it_again() -> None:
     command = f".venv/bin/pytest {B.nodeid} --step 1 --series 'my series' --flavour kasan"
     assert command in output.markdown(run)
     assert [c["reproducer"] for c in run.as_json()["cells"]] == ["", "", "", command]
+    assert a_run(Verdict.NO_BOOT, "no init").as_json()["cells"][-1]["reproducer"] == ""
 
 
 def test_a_step_without_a_kernel_marks_its_whole_column() -> None:
