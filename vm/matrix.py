@@ -117,7 +117,7 @@ class Run:
         return 1 if verdicts else 0
 
     def reproducer(self, cell: Cell) -> str:
-        """The command that boots the same image and runs the same case in it; "" where it is not the case that failed."""
+        """The command that boots the same image and runs the same case in it; "" where no case is to blame."""
         if cell.verdict in STEPS_OWN or (cell.verdict is Verdict.LOST and not cell.console):
             return ""
         step = next(s for s in self.steps if s.name == cell.step)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vm import output
+from vm import flavour, output
 from vm.cases import Case
 from vm.errors import Mistake
 from vm.matrix import Run
@@ -26,12 +26,16 @@ _RELEASED = re.compile(r"\d+\.\d+")  # red_on may name a released kernel as well
 
 @dataclass(frozen=True)
 class Mutant:
-    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail."""
+    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail.
+
+    flavour: the debug flavour without which nobody can see it.
+    """
 
     id: str
     breaks: str
     what: str
     mail: bytes
+    flavour: str = ""
 
 
 def load(series: Series) -> list[Mutant]:
@@ -45,10 +49,11 @@ def load(series: Series) -> list[Mutant]:
         series.step_of(row["breaks"])
         if not (where / f"{row['id']}.patch").is_file():
             raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
+        flavour.load(row.get("flavour", ""))
     try:
         return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
     except TypeError as e:
-        raise Mistake(f"{file}: a mutant has id, breaks and what: {e}") from None
+        raise Mistake(f"{file}: a mutant has id, breaks, what and perhaps flavour: {e}") from None
 
 
 def everywhere() -> set[str]:
@@ -85,6 +90,7 @@ def try_one(
     """Run the cases that name a mutant on the kernel that has it."""
     faulty = with_fault(series, mutant)
     naming = [c for c in cases if mutant.id in c.red_on]
+    options = replace(options, flavour=mutant.flavour)
     run = prepare(faulty, naming, [len(faulty.patches)], options)
     Pipeline(run, options, results / mutant.id, listener).fill()
     output.write(run, results / mutant.id)
