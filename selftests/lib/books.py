@@ -69,7 +69,8 @@ class Ledger:
 
     def complaints(self) -> list[str]:
         """Kernel messages since the case began that no healthy kernel prints."""
-        return [text for level, text in self._messages() if self._is_splat(level, text)]
+        said = [text for level, text in self._messages() if self._is_splat(level, text)]
+        return [text for text in said if text.strip("= ")]  # KASAN and KCSAN begin with a line of "="
 
     def _is_splat(self, level: int, text: str) -> bool:
         if self.out_of_memory_expected and OUT_OF_MEMORY.search(text):
