@@ -115,7 +115,7 @@ def test_a_case_gets_the_machine_that_it_asks_for() -> None:
     assert of(race, "kvm") == ("kvm", 2, "")
     assert of(figure, "kvm") == ("icount", 1, "")
     assert of(booted) == ("icount", 1, "cgroup.memory=nosocket")
-    assert of(plain, debug="kcsan") == ("tcg", 2, "")
+    assert of(plain, debug="kcsan") == ("tcg", 2, flavour("kcsan").append)
     assert of(figure, debug="kasan") == ("icount", 1, "slub_debug=-")
     assert len(groups([plain, race, figure, booted])) == 4
 
