@@ -16,7 +16,6 @@ from vm.source import Source
 from vm.subject import Subject
 from vm.verdict import Verdict, red
 
-
 # Verdicts that no case is to blame for.
 STEPS_OWN = {Verdict.NO_APPLY, Verdict.NO_BUILD, Verdict.NO_BOOT, Verdict.INFRA}
 
