@@ -56,6 +56,11 @@ class Measure:
         other = figures.get((self.than[0], step, self.than[1], self.figure))
         return (figure[0] / other[0], "") if other and other[0] else None
 
+    def other(self) -> str:
+        """What it is compared with, in a word: another series, or another case of this one."""
+        name, case = self.than or ("", "")
+        return name if name != self.series else case.rpartition("::")[2]
+
     def command(self) -> str:
         """What repeats it."""
         if self.case == SIZES:
@@ -134,7 +139,7 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
         if claim.measures:
             lines += ["", "| series, step | figure | measured | true if |", "|---|---|---|---|"]
         for m in claim.measures:
-            name = f"{m.case.rpartition('::')[2]}: {m.figure}" + (f", over that of {m.than[0]}" if m.than else "")
+            name = f"{m.case.rpartition('::')[2]}: {m.figure}" + (f", over that of {m.other()}" if m.than else "")
             bounds = (
                 f"{m.low:g} to {m.high:g}" if m.high < math.inf else f"{m.low:g} or more" if m.low > -math.inf else ""
             )

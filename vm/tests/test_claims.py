@@ -60,6 +60,7 @@ def test_a_ratio_is_judged_and_a_figure_without_bounds_is_shown() -> None:
     assert "| 5 B | 1 or more |" in page
     figures[other[0], "1/1", other[1], "CPU"] = (50.0, "kbit/s")
     assert claims.verdict(claim, figures) == "does not hold"
+    assert dataclasses.replace(ratio, than=("s", other[1])).other() == "test_d", "of the same series: another case"
 
 
 def test_a_claim_without_figures_was_not_measured() -> None:
