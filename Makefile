@@ -2,7 +2,7 @@
 VENV ?= .venv
 PY := $(VENV)/bin/python
 
-FLAVOURS := kasan lockdep kmemleak kcsan
+FLAVOURS := kasan lockdep kmemleak kcsan profile
 
 .PHONY: vmtest check guestcheck kernels sndbuf scale bench mutants setup $(FLAVOURS)
 
@@ -25,9 +25,11 @@ guestcheck: setup
 kernels: setup
 	$(VENV)/bin/perpatch run --step all --kernel debian:5.10 --kernel debian:6.1 --kernel debian:6.12 --kernel debian:7 $(ARGS)
 
-# The last step as a kernel that watches itself: memory, locks, leaks, data races.
+# The last step as a kernel that watches itself: memory, locks, leaks, data races; or one that times its functions.
 $(FLAVOURS): setup
-	$(VENV)/bin/perpatch run --step 3 --flavour $@ $(ARGS)
+	$(VENV)/bin/perpatch run --step 3 --flavour $@ $(ONLY) $(ARGS)
+
+profile: ONLY := -m profile
 
 # Two designs against the spin of writers with SO_SNDBUF under memory pressure, each on its base.
 sndbuf: setup

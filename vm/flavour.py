@@ -1,4 +1,4 @@
-"""Debug flavours of a kernel (vm/kconfig/flavours.toml): what they add to its config, and to the guest."""
+"""Flavours of a kernel (vm/kconfig/flavours.toml): what they add to its config, and to the guest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vm.series import Series
 
 @dataclass(frozen=True)
 class Flavour:
-    """A debug flavour; the default has no name and adds nothing.
+    """A flavour, as a rule a debug kernel; the default has no name and adds nothing.
 
     config: Kconfig lines. append: kernel arguments. memory: MiB. cpus: of guests that do not measure; more than one
     means real time. slower: factor for the deadline of a case.

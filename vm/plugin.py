@@ -20,11 +20,8 @@ from vm.verdict import Verdict, red
 
 DEFAULT_SERIES = "so-reserve-mem"
 WRONG = re.compile(r"(?:ERROR: (?!usage)|pytest\.main\(\): error: )(.*)")  # what pytest says of its arguments
-RARE = (
-    "sweep",
-    "scale",
-    "profile",
-)  # marks of what takes minutes, or a kernel of its own: left out of a run unless -m speaks of them
+# Marks of what takes minutes, or a kernel of its own: left out of a run unless -m speaks of them.
+RARE = ("sweep", "scale", "profile")
 EVERY_CASE = ["-m", " or ".join([*RARE, f"not {RARE[0]}"])]  # for collect(): also what is left out of a run
 
 
@@ -37,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--tree", default=None, help="a kernel git tree to apply the series on")
     group.addoption("--base", default=None, help="the revision of --tree (default: HEAD)")
     group.addoption("--tarball", default=None, help="a kernel source tarball, PATH#SHA256")
-    group.addoption("--flavour", default="", help="a debug flavour of the step: kasan, lockdep, kmemleak, kcsan")
+    group.addoption("--flavour", default="", help="of the step: kasan, lockdep, kmemleak, kcsan, profile")
     group.addoption("--accel", default="auto", choices=["auto", "kvm", "tcg"], help="accelerator (default: auto)")
     group.addoption("--guest", default="warm", choices=["warm", "vng"], help="our own root, or virtme-ng's host root")
     group.addoption("--strict-skips", action="store_true", help="a SKIP is red")

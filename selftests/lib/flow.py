@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from selftests.lib import interval, sock
@@ -108,3 +108,22 @@ def fill(
             else:
                 got += len(receiver.recv(1 << 20))
     return 8 * got / (now - start) / 1e3
+
+
+def many(flows: Sequence[tuple[socket.socket, socket.socket]], seconds: float) -> int:
+    """Bytes that arrive in so many seconds: one thread fills each sndbuf and reads what came, as tcp_stream does."""
+    senders = {sender.fileno(): sender for sender, _ in flows}
+    receivers = {receiver.fileno(): receiver for _, receiver in flows}
+    got, into, end = 0, bytearray(1 << 20), time.monotonic() + seconds
+    with select.epoll() as epoll:
+        for fd in senders:
+            epoll.register(fd, select.EPOLLOUT)
+        for fd in receivers:
+            epoll.register(fd, select.EPOLLIN)
+        while time.monotonic() < end:
+            for fd, _ in epoll.poll(0.1):
+                if fd in senders:
+                    sock.push(senders[fd], chunk=len(SEND))  # until EAGAIN: epoll alone waits for a third of sndbuf
+                else:
+                    got += receivers[fd].recv_into(into)
+    return got

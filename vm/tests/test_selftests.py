@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from vm import mutants, series
+from selftests.lib import profiler
+from vm import arch, mutants, series
 from vm.cases import Case
 from vm.paths import SELFTESTS
 from vm.plugin import EVERY_CASE, collect
@@ -38,6 +39,10 @@ def test_the_breaks_name_nobody(under_test: series.Series) -> None:
     for mutant in mutants.load(under_test):
         assert b"Signed-off-by" not in mutant.mail
         assert b"From: perpatch developers <perpatch@example.org>" in mutant.mail
+
+
+def test_the_cases_count_instructions_as_the_guest_clock_does() -> None:
+    assert 1 << arch.load().icount_shift == profiler.INSTRUCTION
 
 
 def test_no_module_of_the_cases_grows_past_what_a_reader_takes_in() -> None:
