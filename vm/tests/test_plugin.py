@@ -124,7 +124,9 @@ def test_the_summary_names_a_skip(pytester: pytest.Pytester, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("words", "there"), [([], False), (["-m", "virtual_time"], False), (["-m", "MARK"], True), (EVERY_CASE, True)]
 )
-@pytest.mark.parametrize(("mark", "series"), [("sweep", "so-reserve-mem"), ("scale", "sndbuf-pressure-v2"), ("profile", "so-reserve-mem")])
+@pytest.mark.parametrize(
+    ("mark", "series"), [("sweep", "so-reserve-mem"), ("scale", "sndbuf-pressure-v2"), ("profile", "so-reserve-mem")]
+)
 def test_what_takes_minutes_has_to_be_asked_for(words: list[str], there: bool, mark: str, series: str) -> None:
     words = [word.replace("MARK", mark) for word in words]
     assert any(f"test_{mark}" in c.nodeid for c in collect(series, words)) is there
