@@ -197,7 +197,7 @@ def outcome(reports: list[dict[str, Any]], kmsg: list[str]) -> Outcome:
         longrepr = skipped[0]["longrepr"]
         why = longrepr[2] if isinstance(longrepr, (list, tuple)) else _line(str(longrepr))
         return Outcome("skipped", skipped[0]["when"], text=str(why).removeprefix("Skipped: "), splats=bad)
-    if [r["when"] for r in reports] != ["setup", "call", "teardown"]:
+    if [(r["when"], r["outcome"]) for r in reports] != [(p, "passed") for p in ("setup", "call", "teardown")]:
         return Outcome("failed", "setup", "", None, "its reports did not all arrive", bad)
     return Outcome("passed", splats=bad)
 
