@@ -39,6 +39,7 @@ def measure(figure: Figure, pair: ends.Ends, reads: bool, seconds: float = SECON
     return cost
 
 
+@pytest.mark.red_on("full-is-writable")
 @sized_or_not
 @peer
 def test_below_pressure(sockets: sock.Sockets, figure: Figure, reads: bool, so_sndbuf: bool) -> None:
@@ -46,6 +47,7 @@ def test_below_pressure(sockets: sock.Sockets, figure: Figure, reads: bool, so_s
     assert measure(figure, far(sockets, so_sndbuf), reads).refused == 0
 
 
+@pytest.mark.red_on("full-is-writable")
 @pytest.mark.usefixtures("crowd")
 @peer
 def test_between_without_so_sndbuf(
@@ -59,6 +61,7 @@ def test_between_without_so_sndbuf(
     assert cost.share <= IDLE
 
 
+@pytest.mark.red_on("full-is-writable")
 @peer
 def test_above_without_so_sndbuf(sockets: sock.Sockets, pressure: Pressure, figure: Figure, reads: bool) -> None:
     """Above tcp_mem[2], a writer without SO_SNDBUF does not spin with sends of 64 KB."""

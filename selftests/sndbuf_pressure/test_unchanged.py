@@ -17,6 +17,7 @@ def writable(s: socket.socket, milliseconds: int = 0) -> bool:
     return bool(poll.poll(milliseconds))
 
 
+@pytest.mark.red_on("full-is-writable")
 def test_a_third_of_sndbuf(sockets: sock.Sockets) -> None:
     """Without pressure a writer with SO_SNDBUF is writable when a third of sndbuf is free, and not before."""
     a, b = sized(sockets.pair())

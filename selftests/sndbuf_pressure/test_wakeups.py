@@ -205,6 +205,7 @@ def test_woken_though_another_thread_sent(
     unacked(writers, begin)
 
 
+@pytest.mark.red_on("drained-in-silence")
 @pytest.mark.parametrize("end", ["over", "ebbs"])
 def test_woken_with_an_ack(
     request: pytest.FixtureRequest, unread: Open, pressure: Pressure, defer: ExitStack, end: str
@@ -224,7 +225,7 @@ def drained(sender: socket.socket, receiver: socket.socket) -> bool:
     return sock.meminfo(sender).wmem_queued == 0
 
 
-@pytest.mark.red_on("never-drains")
+@pytest.mark.red_on("never-drains", "drained-in-silence")
 def test_woken_by_room_under_pressure(unread: Open, pressure: Pressure, defer: ExitStack) -> None:
     """Whoever polls is woken when all that was queued has drained, though memory is still refused."""
     writers, pairs = refused(writer.WAYS, unread, pressure, defer)
