@@ -153,7 +153,7 @@ def render(claims: tuple[Claim, ...], kept: Kept, drawn: tuple[Plot, ...] = ()) 
 
 def _value(m: Measure, step: str, kept: Kept) -> str:
     if figure := m.of(step, kept.figures):
-        return f"{figure[0]:,.6g} {figure[1]}".strip()
+        return (f"{figure[0]:,.0f}" if figure[0] >= 1e5 else f"{figure[0]:,.6g}") + f" {figure[1]}".rstrip()
     at = column(step, m.flavour)
     others = [(m.series, at, m.case), *([(m.than[0], at, m.than[1])] if m.than else [])]
     return ": ".join(["not measured", *(kept.missing[key] for key in others if key in kept.missing)])

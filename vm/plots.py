@@ -88,6 +88,7 @@ def draw(plot: Plot, data: Mapping[Key, Points]) -> None:
     axes.set(title=plot.title, xlabel=plot.x, ylabel=plot.y)
     if plot.log:
         axes.set_yscale("symlog")
+        axes.set_ylim(top=10 * axes.get_ylim()[1])  # room for what stands above the bars, and for the legend
     axes.set_ylim(bottom=0)
     axes.legend()
     PLOTS.mkdir(exist_ok=True)
@@ -120,8 +121,11 @@ def _bars(axes: Axes, plot: Plot, data: Mapping[Key, Points]) -> None:
         at = [groups.index(part.group) + (k - (len(labels) - 1) / 2) * width for part in mine]
         heights = [data[part.key][0][1] if part.key in data else 0.0 for part in mine]
         bars = axes.bar(at, heights, width, label=label)
-        axes.bar_label(
-            bars, [f"{h:,.0f}" if p.key in data else "not measured" for h, p in zip(heights, mine, strict=True)]
-        )
+        said = [_height(h) if p.key in data else "not measured" for h, p in zip(heights, mine, strict=True)]
+        axes.bar_label(bars, said)
     axes.set_xticks(range(len(groups)), groups)
     axes.grid(axis="x", visible=False)
+
+
+def _height(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 or value == 0 else f"{value:.1g}"
