@@ -19,13 +19,19 @@ from vm.verdict import Verdict
 from vm.wire import FROM_GUEST, events
 
 CI = bool(os.environ.get("CI"))
-ours = settings(
-    max_examples=20_000 if CI else 500,
-    derandomize=CI,  # a gate asks the same of everybody; elsewhere each run looks somewhere else
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-)
+
+
+def ours(in_ci: int) -> settings:
+    """So many examples where CI asks, fewer at a desk."""
+    return settings(
+        max_examples=in_ci if CI else 500,
+        derandomize=CI,  # a gate asks the same of everybody; elsewhere each run looks somewhere else
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+
+
 CASES = [Case("selftests/x.py::test_a", ""), Case("selftests/x.py::test_b", "", ("s", "p"), ("b",))]
 SUBJECT = step_subject(Series("s", "t", (Patch("p", "t", b""),), declared=True), 0)
 NAMES = [c.nodeid for c in CASES]
@@ -111,7 +117,7 @@ def wires(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(wires(), st.sampled_from(["", "status -9: killed"]), st.sampled_from(CONSOLES))
-@ours
+@ours(20_000)
 def test_anything_on_the_port_comes_to_cells(lines: list[bytes], status: str, log: Path) -> None:
     found, left = drained(lines, status, log)
     assert sorted([c.case for c in found] + [c.nodeid for c in left]) == NAMES
@@ -133,7 +139,7 @@ def drained(lines: list[bytes], status: str, log: Path) -> tuple[list[Cell], lis
 
 
 @given(st.binary(max_size=400) | st.lists(st.sampled_from(WORDS)).map(b"".join))
-@ours
+@ours(5_000)
 def test_any_console_reads_as_printable_lines(raw: bytes) -> None:
     text = console.printable(raw)
     assert "\x1b" not in text and "\x00" not in text
