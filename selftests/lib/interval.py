@@ -11,7 +11,7 @@ from pathlib import Path
 
 # A row of /proc/interrupts with a number: a device. Those of the CPU itself (LOC, RES, TLB) have letters.
 _DEVICE = re.compile(r"\s*(\d+):((?:\s+\d+)+)\s+(.*)")
-# Interrupt 0 is the timer, which is inside; 2 is the cascade. 4 is the console's, which is written to by polling.
+# Interrupt 0 is the timer, which is inside; 2 is the cascade.
 _INSIDE = {"0", "2"}
 # Where the clock counts instructions, so does the TSC: one a nanosecond, whatever the host's runs at (QEMU's icount).
 _MHZ = re.compile(r"^cpu MHz\s*:\s*(\S+)", re.MULTILINE)
