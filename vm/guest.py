@@ -19,12 +19,12 @@ from vm import chosen, console
 from vm.arch import Arch
 from vm.cases import Case
 from vm.errors import Infra, StepFailed
-from vm.flavour import Flavour
+from vm.flavour import PLAIN, Flavour
 from vm.image import Image
 from vm.paths import REPO, SELFTESTS, cache, locked
 from vm.qemu import Machine, Qemu, QemuGone, version
 from vm.vng import Vng
-from vm.wire import BOOT_CPU, FROM_GUEST, Deadline, Event, events
+from vm.wire import BOOT_CPU, FROM_GUEST, RESUME_CPU, Deadline, Event, events
 
 KEEP_DAYS = 14
 
@@ -49,10 +49,15 @@ def state_key(line: list[str], image_key: str, root_key: str, qemu: str) -> str:
 
 
 class Warm:
-    """A kernel that can be resumed: the machine line and its saved state (made on first use)."""
+    """A kernel that can be resumed: the machine line and its saved state (made on first use).
 
-    def __init__(self, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event) -> None:
-        self.machine, self.logs, self.stopping = machine, logs, stopping
+    slower: factor for the deadlines of boot and resume; a debug kernel boots as slowly as it runs.
+    """
+
+    def __init__(
+        self, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event, slower: float = 1.0
+    ) -> None:
+        self.machine, self.logs, self.stopping, self.slower = machine, logs, stopping, slower
         self.line = machine.line(image, root)
         key = state_key(self.line, image.key, root.stem, version(machine.arch.qemu))
         self.state = cache() / "states" / f"{key}.state"
@@ -83,7 +88,7 @@ class Warm:
                 qemu.connect()
             except QemuGone as e:
                 raise Infra(f"qemu: {e}") from None
-            deadline = Deadline(qemu, BOOT_CPU)
+            deadline = Deadline(qemu, BOOT_CPU * self.slower)
             for line in qemu.port.lines():
                 if self.stopping.is_set():
                     raise Infra("the boot was stopped")
@@ -117,7 +122,7 @@ class Warm:
                     raise QemuGone("its state is gone")  # QEMU itself would wait for it for ever
                 qemu.connect()
                 qemu.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
-                for event in events(qemu, cases, log, self.stopping):
+                for event in events(qemu, cases, log, self.stopping, RESUME_CPU * self.slower):
                     resumed |= event.kind in FROM_GUEST
                     yield event
             except (QemuGone, OSError) as e:
@@ -153,8 +158,16 @@ def machine_for(case: Case, arch: Arch, functional: str, flavour: Flavour) -> Ma
     )
 
 
-def guest_for(how: str, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event) -> Guest:
+def guest_for(
+    how: str,
+    machine: Machine,
+    image: Image,
+    root: Path,
+    logs: Path,
+    stopping: threading.Event,
+    flavour: Flavour = PLAIN,
+) -> Guest:
     """The guest that runs cases on a machine: how is warm (our own root) or vng (virtme-ng's)."""
     if how == "vng":
-        return Vng(machine, image.kernel, logs, stopping)
-    return Warm(machine, image, root, logs, stopping)
+        return Vng(machine, image.kernel, logs, stopping, flavour.slower)
+    return Warm(machine, image, root, logs, stopping, flavour.slower)

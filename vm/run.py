@@ -223,7 +223,9 @@ class Pipeline:
             machine = machine_for(group[0], self.arch, chosen.name, self.flavour)
             if machine not in warms:
                 logs = self.results / step.dir
-                warms[machine] = guest_for(self.options.guest, machine, image, root_image, logs, self.stopping)
+                warms[machine] = guest_for(
+                    self.options.guest, machine, image, root_image, logs, self.stopping, self.flavour
+                )
                 try:
                     seconds = warms[machine].ensure()
                 except StepFailed as e:

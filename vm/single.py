@@ -49,7 +49,7 @@ def cells_of_step(
     for group in groups(cases):
         machine = machine_for(group[0], machine_data, chosen.name, kind)
         if machine not in warms:
-            warms[machine] = guest_for(option.guest, machine, image, root_image, logs, threading.Event())
+            warms[machine] = guest_for(option.guest, machine, image, root_image, logs, threading.Event(), kind)
         yield from run_group(warms[machine], group, tar, subject)
 
 

@@ -48,8 +48,10 @@ def shell(kernel: Path, kvm: bool) -> int:
 class Vng:
     """A guest under virtme-ng on the host's root: the same interface as guest.Warm, booted anew for every group."""
 
-    def __init__(self, machine: Machine, kernel: Path, logs: Path, stopping: threading.Event) -> None:
-        self.machine, self.kernel = machine, kernel
+    def __init__(
+        self, machine: Machine, kernel: Path, logs: Path, stopping: threading.Event, slower: float = 1.0
+    ) -> None:
+        self.machine, self.kernel, self.slower = machine, kernel, slower
         self.logs, self.stopping = logs, stopping
         self._runs = 0
 
@@ -66,7 +68,7 @@ class Vng:
             try:
                 guest.accept(self.stopping)
                 order = {"tar": tar, "nodeids": [c.nodeid for c in cases]}
-                yield from events(guest, cases, log, self.stopping, BOOT_CPU, order)
+                yield from events(guest, cases, log, self.stopping, BOOT_CPU * self.slower, order)
             except OSError as e:
                 yield Event("infra", {"why": f"vng did not start a guest that listens: {e}: {guest.ended()}"})
 
