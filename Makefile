@@ -4,7 +4,7 @@ PY := $(VENV)/bin/python
 
 FLAVOURS := kasan lockdep kmemleak kcsan profile
 
-.PHONY: vmtest check guestcheck kernels sndbuf scale bench mutants setup $(FLAVOURS)
+.PHONY: vmtest check guestcheck kernels sndbuf scale bench mutants faults soak setup $(FLAVOURS)
 
 vmtest: setup
 	$(VENV)/bin/perpatch run $(ARGS)
@@ -40,6 +40,16 @@ sndbuf: setup
 scale: setup
 	$(VENV)/bin/perpatch run --series sndbuf-pressure-v2 -m scale selftests/sndbuf_pressure $(ARGS)
 	$(VENV)/bin/perpatch run --series sndbuf-pressure-onebit -m scale selftests/sndbuf_pressure $(ARGS)
+
+# Every way in which a guest, the host or a series can fail, and what must come of it: docs/faults.md.
+faults: setup
+	$(if $(ARGS),,rm -f docs/faults.json)
+	$(PY) -m pytest -q -m fault vm/tests/faults --faults docs/faults.json $(ARGS)
+	$(VENV)/bin/perpatch docs
+
+# 200 boots and 2,000 resumed cases: nothing lost, nothing left.
+soak: setup
+	$(PY) -m vm.soak $(ARGS)
 
 bench: setup
 	$(PY) -m vm.bench

@@ -15,6 +15,7 @@ from vm.image import Image
 from vm.paths import cache
 from vm.qemu import Machine, Qemu, QemuGone, version
 
+DEVICE = Path("/dev/kvm")
 PROBE_SECONDS = 8.0  # wall; a guest under a KVM that works prints its first line within one
 
 
@@ -32,11 +33,10 @@ def choose(wanted: str, arch: Arch, image: Image, root: Path) -> Accel:
         return Accel("icount", "tcg: as asked for")
     if wanted == "kvm":
         return Accel("kvm", "kvm: as asked for, not probed")
-    device = Path("/dev/kvm")
-    if not device.exists():
-        return Accel("icount", "tcg: no /dev/kvm here")
-    if not os.access(device, os.R_OK | os.W_OK):
-        return Accel("icount", "tcg: /dev/kvm may not be opened by this user: join the group kvm")
+    if not DEVICE.exists():
+        return Accel("icount", f"tcg: no {DEVICE} here")
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        return Accel("icount", f"tcg: {DEVICE} may not be opened by this user: join the group kvm")
     return _remembered(arch, image, root)
 
 

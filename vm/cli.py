@@ -17,7 +17,7 @@ import typer
 from typer._click.core import ParameterSource  # typer carries its own click and names it nowhere else
 from typer._click.exceptions import ClickException
 
-from vm import claims, docs, series, sizes
+from vm import capsule, claims, docs, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
 from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache, writable
@@ -48,6 +48,8 @@ def run(
     guest: Annotated[str, typer.Option(help="warm: our own root; vng: virtme-ng on this host's root")] = "warm",
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="guests at a time")] = os.cpu_count() or 1,
     repeat: Annotated[int, typer.Option("--repeat", min=1, help="run each case so often: FLAKY where it differs")] = 1,
+    rerun_lost: Annotated[bool, typer.Option("--rerun-lost", help="run again what INFRA took")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="let a guest that hangs live on, for gdb")] = False,
     strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
@@ -64,12 +66,14 @@ def run(
     kernels = tuple(dict.fromkeys(kernel or ()))
     if kernels and guest == "vng":
         raise Mistake("--guest vng: cannot run --kernel: leave it out, warm guests can")
+    if keep and guest == "vng":
+        raise Mistake("--keep: vng keeps QEMU's monitor to itself: leave --guest vng out")
     if kernels and flavour:
         raise Mistake(
             "--flavour: is a matter of building, and --kernel brings a kernel that is built: give one of them"
         )
     flavours.load(flavour)
-    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour, repeat)
+    options = Options(tree, base, tarball, accel, guest, jobs, strict_skips, kernels, flavour, repeat, rerun_lost, keep)
     steps = steps_of(under_test, step or (["all"] if not kernels else []))
     cases = collect(series_word, context.args)
     filled = prepare(under_test, cases, steps, options)
@@ -134,6 +138,7 @@ def build(
 
 app.command()(sizes.sizes)
 app.command()(claims.claims)
+app.command()(capsule.capsule)
 
 
 @app.command()

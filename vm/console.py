@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -15,6 +16,10 @@ _BAD = re.compile(
 )
 _DEATH = re.compile(r"Kernel panic - not syncing: (.*)")
 _CAUSE = re.compile(r"(BUG: .*|kernel BUG at .*|general protection fault.*|Oops: .*|WARNING: .*)")
+_COMPLAINT = re.compile(
+    rf"({_CAUSE.pattern[1:-1]}|INFO: task .*|rcu: INFO: .*|Out of memory: Killed.*|Memory cgroup out of memory: .*"
+    r"|Kernel panic - not syncing: .*|\S*Error: .*|perpatch: the agent ended with .*)"
+)
 
 
 def splats(kmsg: list[str]) -> tuple[str, ...]:
@@ -43,6 +48,30 @@ def death(text: str) -> str | None:
         return None
     cause = _CAUSE.search(text[: panic.start()])
     return f"{cause[1].strip()} (panic: {panic[1].strip()})" if cause else f"panic: {panic[1].strip()}"
+
+
+def complaint(text: str) -> str:
+    """The first line of a console that says what went wrong, "" where none does: a Python error counts as well."""
+    found = _COMPLAINT.search(text)
+    return found[1].strip()[:300] if found else ""
+
+
+_FRAME = re.compile(r"^ (?!\? )(\w[\w.]*)\+0x[0-9a-f]+/0x[0-9a-f]+", re.M)
+_TOLD_BY = re.compile(r"^(?:dump_stack|panic|show_stack|die|__warn|nmi_panic|oops_end|asm_|exc_|do_nmi)")
+
+
+def fingerprint(text: str) -> str:
+    """Eight letters for a crash, the same in every case that meets it: its first complaint and its call trace.
+
+    Without addresses, numbers and names of tasks, which differ from guest to guest; "" where nothing crashed.
+    """
+    what = complaint(text)
+    if not what:
+        return ""
+    what = re.sub(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|\d+|\S*:\d+ blocked", "", what.partition(" at ")[0] or what)
+    trace = text.partition("Call Trace:")[2]
+    frames = [name for name in _FRAME.findall(trace) if not _TOLD_BY.match(name)][:4]
+    return hashlib.sha256(" ".join([what, *frames]).encode()).hexdigest()[:8]
 
 
 def tail(text: str, lines: int = 40) -> str:

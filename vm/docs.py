@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vm import claims, contract, kept, plots, series
+from vm import claims, contract, faults, kept, plots, series
 from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
@@ -28,6 +28,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
     return {
         DOCS / "known-issues.md": known_issues(under_test),
         DOCS / "contract.md": contract.render(under_test, cases),
+        faults.MARKDOWN: faults.render(),
         claims.MARKDOWN: claims.render(claims.load(), kept.read(), plots.load()),
     }
 

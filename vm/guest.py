@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import os
+import shutil
 import tarfile
 import tempfile
 import threading
@@ -24,7 +25,7 @@ from vm.image import Image
 from vm.paths import REPO, SELFTESTS, cache, locked
 from vm.qemu import Machine, Qemu, QemuGone, version
 from vm.vng import Vng
-from vm.wire import BOOT_CPU, FROM_GUEST, RESUME_CPU, Deadline, Event, events
+from vm.wire import BOOT_CPU, FROM_GUEST, IDLE_SECONDS, RESUME_CPU, Deadline, Event, events
 
 KEEP_DAYS = 14
 
@@ -51,13 +52,22 @@ def state_key(line: list[str], image_key: str, root_key: str, qemu: str) -> str:
 class Warm:
     """A kernel that can be resumed: the machine line and its saved state (made on first use).
 
-    slower: factor for the deadlines of boot and resume; a debug kernel boots as slowly as it runs.
+    slower: factor for the deadlines of boot and resume; a debug kernel boots as slowly as it runs. keep: a guest
+    that hangs lives on for gdb until the run is stopped.
     """
 
     def __init__(
-        self, machine: Machine, image: Image, root: Path, logs: Path, stopping: threading.Event, slower: float = 1.0
+        self,
+        machine: Machine,
+        image: Image,
+        root: Path,
+        logs: Path,
+        stopping: threading.Event,
+        slower: float = 1.0,
+        keep: bool = False,
     ) -> None:
         self.machine, self.logs, self.stopping, self.slower = machine, logs, stopping, slower
+        self.vmlinux, self.keep = Path(image.dir) / "vmlinux", keep
         self.line = machine.line(image, root)
         key = state_key(self.line, image.key, root.stem, version(machine.arch.qemu))
         self.state = cache() / "states" / f"{key}.state"
@@ -71,7 +81,14 @@ class Warm:
         began = time.monotonic()
         with locked(self.state.with_suffix(".lock"), self.stopping.is_set):
             if not self._usable():
-                self._boot()
+                try:
+                    self._boot()
+                except StepFailed:
+                    # In virtual time a boot is the same each time. In real time a host that stood still meanwhile is
+                    # seen as timers that fail, and the second boot says whether it was the kernel.
+                    if self.machine.accel == "icount":
+                        raise
+                    self._boot()
         return time.monotonic() - began
 
     def _usable(self) -> bool:
@@ -88,14 +105,13 @@ class Warm:
                 qemu.connect()
             except QemuGone as e:
                 raise Infra(f"qemu: {e}") from None
-            deadline = Deadline(qemu, BOOT_CPU * self.slower)
+            deadline = Deadline(qemu, BOOT_CPU * self.slower, IDLE_SECONDS)
             for line in qemu.port.lines():
                 if self.stopping.is_set():
                     raise Infra("the boot was stopped")
                 if line is None:
-                    why = deadline.over()
-                    if why:
-                        raise StepFailed("NO_BOOT", f"{why}: last words: {console.last(log)}", log)
+                    if late := deadline.over():
+                        raise _no_boot(qemu, log, *late)
                 elif b'"ready"' in line:
                     break
             else:
@@ -108,9 +124,22 @@ class Warm:
             try:
                 qemu.save(half)
             except QemuGone as e:
-                raise Infra(f"{self.state.parent}: {e}") from None
+                free = shutil.disk_usage(self.state.parent).free >> 20
+                raise Infra(f"{self.state.parent}: {e}: {free} MiB free: 'perpatch clean' makes room") from None
             half.rename(self.state)
         _forget(self.state.parent)
+
+    def _kept(self, qemu: Qemu, event: Event) -> Iterator[Event]:
+        """The end of a guest that hangs, with the way to attach gdb; it then lives on until the run is stopped."""
+        path = Path(tempfile.mkdtemp(prefix="perpatch-")) / "gdb"
+        qemu.listen(path)
+        how = f"gdb -ex 'target remote {path}' {self.vmlinux}"
+        try:
+            yield Event(event.kind, event.data | {"why": f"{event.data['why']}: kept until Ctrl-C: {how}"})
+        finally:  # whoever reads the events stops here
+            while not self.stopping.wait(0.5) and qemu.process.poll() is None:
+                pass
+            shutil.rmtree(path.parent, ignore_errors=True)
 
     def run(self, cases: list[Case], tar: str) -> Iterator[Event]:
         """Resume a guest and run cases in it; every event as it comes, the last is done, panic, hang, died or infra."""
@@ -122,14 +151,29 @@ class Warm:
                     raise QemuGone("its state is gone")  # QEMU itself would wait for it for ever
                 qemu.connect()
                 qemu.port.send({"tar": tar, "nodeids": [c.nodeid for c in cases]})
-                for event in events(qemu, cases, log, self.stopping, RESUME_CPU * self.slower):
+                for event in events(qemu, cases, log, self.stopping, RESUME_CPU * self.slower, keep=self.keep):
                     resumed |= event.kind in FROM_GUEST
-                    yield event
+                    if event.kind == "hang" and self.keep:
+                        yield from self._kept(qemu, event)
+                    else:
+                        yield event
             except (QemuGone, OSError) as e:
                 yield Event("infra", {"why": f"the saved guest did not resume: {e}"})
             finally:  # whoever reads the events may stop at the one that ends the guest
                 if not resumed and not self.stopping.is_set():
                     self.state.unlink(missing_ok=True)  # a state that does not resume must not be met again
+
+
+def _no_boot(qemu: Qemu, log: Path, kind: str, why: str) -> StepFailed | Infra:
+    """A boot that did not come to its end: where it stands, if an NMI can tell, and its last words."""
+    if kind == "infra":
+        return Infra(f"{why}: see {log}")
+    words = console.last(log)
+    try:
+        qemu.nmi()
+    except QemuGone:
+        pass
+    return StepFailed("NO_BOOT", f"{why}: last words: {words}", log)
 
 
 def _forget(states: Path) -> None:
@@ -166,8 +210,9 @@ def guest_for(
     logs: Path,
     stopping: threading.Event,
     flavour: Flavour = PLAIN,
+    keep: bool = False,
 ) -> Guest:
-    """The guest that runs cases on a machine: how is warm (our own root) or vng (virtme-ng's)."""
+    """The guest that runs cases on a machine: how is warm (our own root) or vng (virtme-ng's); keep: see Warm."""
     if how == "vng":
         return Vng(machine, image.kernel, logs, stopping, flavour.slower)
-    return Warm(machine, image, root, logs, stopping, flavour.slower)
+    return Warm(machine, image, root, logs, stopping, flavour.slower, keep)

@@ -53,6 +53,7 @@ class Run:
 
     accel, accel_why: the accelerator of functional guests and why. versions: host tools. began: ISO 8601, UTC.
     repeat: how often each case runs on each step; times: what came of it each time, cells: of all times together.
+    rerun: the cells that the host's trouble took and that were run once more.
     how: the words of pytest's command line that say what is tested and with what, but for the step and the case.
     """
 
@@ -74,6 +75,7 @@ class Run:
     repeat: int = 1
     how: tuple[str, ...] = ()
     times: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
+    rerun: list[Cell] = field(default_factory=list)
 
     def add(self, cell: Cell) -> None:
         """Take a cell; as many of a case on a step as it was to run, what comes after them is ignored."""
@@ -82,6 +84,13 @@ class Run:
         if len(times) < self.repeat:
             times.append(cell)
             self.cells[key] = together(times)
+
+    def run_again(self, cell: Cell) -> bool:
+        """Whether a cell that the host's trouble took may be run once more; it is remembered."""
+        if cell.verdict is not Verdict.INFRA or any((c.case, c.step) == (cell.case, cell.step) for c in self.rerun):
+            return False
+        self.rerun.append(cell)
+        return True
 
     def lose(self, step: Step, verdict: Verdict, reason: str, log: str = "") -> None:
         """A step that has no guest: its cells that have not arrived get the step's verdict."""
@@ -105,6 +114,13 @@ class Run:
         """The cells that fail the run, in table order."""
         order = [self.cells.get((c.nodeid, s.name)) for c in self.cases for s in self.steps]
         return [cell for cell in order if cell and red(cell.verdict, self.strict_skips)]
+
+    def crashes(self) -> dict[str, list[Cell]]:
+        """The red cells of each crash that more than one of them met: one finding, not many."""
+        met: dict[str, list[Cell]] = {}
+        for cell in self.red_cells():
+            met.setdefault(cell.crash, []).append(cell)
+        return {crash: cells for crash, cells in met.items() if crash and len(cells) > 1}
 
     def exit_status(self) -> int:
         """0 all as expected, 1 some verdict red, 3 the host failed, 130 interrupted."""
@@ -139,7 +155,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """The run as docs/results.schema.json describes it."""
         return {
-            "schema": 3,
+            "schema": 4,
             "began": self.began,
             "seconds": round(self.seconds, 1),
             "exit_status": self.exit_status(),
@@ -148,6 +164,7 @@ class Run:
             "guest": self.guest,
             "flavour": self.flavour,
             "repeat": self.repeat,
+            "rerun": [{"case": c.case, "step": c.step, "reason": c.reason} for c in self.rerun],
             "accelerator": {"name": self.accel, "why": self.accel_why},
             "versions": self.versions,
             "series": {
@@ -234,6 +251,7 @@ def _json_cell(cell: Cell, run: Run) -> dict[str, Any]:
         "curves": list(cell.curves),
         "text": cell.text,
         "console": cell.console,
+        "crash": cell.crash,
         "kmsg": list(cell.kmsg),
         "times": [
             {"verdict": str(t.verdict), "reason": t.reason, "seconds": t.seconds, "text": t.text, "console": t.console}

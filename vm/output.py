@@ -64,7 +64,14 @@ def summary(run: Run) -> str:
     """The last line of a run: counts of verdicts, exit status, seconds."""
     counts = ", ".join(f"{n} {word}" for word, n in run.counts().items()) or "no case"
     state = {0: "as expected", 1: "red", 3: "the host failed", 130: "interrupted"}[run.exit_status()]
-    return f"{run.series.name}: {state}: {counts}; {run.seconds:.0f} s"
+    again = f"; {len(run.rerun)} run again, INFRA had taken them" if run.rerun else ""
+    return f"{run.series.name}: {state}: {counts}{again}; {run.seconds:.0f} s"
+
+
+def crash_lines(run: Run) -> list[str]:
+    """A line for each crash that several cells met."""
+    found = [(crash, len(cells), cells[0]) for crash, cells in run.crashes().items()]
+    return [f"crash {crash}: one in {n} cells, first {c.step} {c.case}: {c.reason}" for crash, n, c in found]
 
 
 def markdown(run: Run) -> str:
@@ -86,6 +93,7 @@ def markdown(run: Run) -> str:
     for step in run.warned():
         lines += ["", f"New compiler warnings at {step.name}:", ""]
         lines += [f"- {_cellsafe(w)}" for w in step.image.new_warnings] if step.image else []
+    lines += ["", *map(_cellsafe, crash_lines(run))] if run.crashes() else []
     reds = run.red_cells()
     if reds:
         lines += ["", "What is red:", ""]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vm.matrix import Run, Step
-from vm.output import figures_text, headings, passed, summary, with_figures
+from vm.output import crash_lines, figures_text, headings, passed, summary, with_figures
 from vm.reports import Cell
 from vm.run import Listener
 from vm.verdict import Verdict, red
@@ -116,6 +116,8 @@ class Progress(Listener):
             self.console.print(Text(f"{cell.step} {cell.case}: {cell.verdict}: {cell.reason}"), style="red")
             if again := self.run.reproducer(cell):
                 self.console.print(Text(f"    {again}"))
+        for line in crash_lines(self.run):
+            self.console.print(Text(line), style="red")
         if self.run.trouble:
             self.console.print(Text(self.run.trouble), style="red")
         self.console.print(Text(summary(self.run)), style="bold")

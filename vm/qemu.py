@@ -79,6 +79,17 @@ def version(qemu: str) -> str:
     return said.splitlines()[0]
 
 
+def starved(pid: int) -> float:
+    """Seconds that a process's threads have waited for a CPU (second field of schedstat, ns)."""
+    waited = 0
+    for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            waited += int(file.read_text().split()[1])
+        except (OSError, IndexError):  # a thread that has just ended
+            continue
+    return waited / 1e9
+
+
 class Port:
     """The host's end of the virtio-serial port: JSON lines out, raw lines in."""
 
@@ -89,6 +100,11 @@ class Port:
         """One line to the guest."""
         self.socket.settimeout(60)
         self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def ask(self, word: str) -> None:
+        """One word to the guest's pulse (see vm/inside/agent.py), which answers on the console."""
+        self.socket.settimeout(5)
+        self.socket.sendall(word.encode() + b"\n")
 
     def lines(self, tick: float = 0.25) -> Iterator[bytes | None]:
         """Lines from the guest as they come; None whenever `tick` seconds passed without one; ends with QEMU."""
@@ -206,18 +222,30 @@ class Qemu:
                 raise QemuGone(f"saving the state {status}")
             time.sleep(0.02)
 
-    def dump(self) -> None:
+    def nmi(self) -> None:
         """Show where a stuck kernel is: an NMI, which panics (unknown_nmi_panic) and prints the stack."""
         self.qmp("inject-nmi")
         try:
-            self.process.wait(timeout=5)
+            self.process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             raise QemuGone("the kernel did not take the NMI") from None
+
+    def dump(self, file: Path) -> None:
+        """The guest's memory for crash(8) or gdb, compressed; QemuGone where QEMU cannot."""
+        self.qmp("dump-guest-memory", paging=False, protocol=f"file:{file}", format="kdump-zlib")
+
+    def listen(self, path: Path) -> None:
+        """Let gdb attach: `target remote PATH`."""
+        self.qmp("human-monitor-command", **{"command-line": f"gdbserver unix:{path},server=on,wait=off"})
 
     def ended(self) -> str:
         """Wait for the end; "" where QEMU left with status 0, else the status and its last words."""
         status = self.process.wait()
         return f"status {status}: {self.said() or 'killed from outside?'}" if status else ""
+
+    def starved_seconds(self) -> float:
+        """Seconds that its threads were ready to run and had no CPU of the host (0 where the host does not count)."""
+        return starved(self.process.pid)
 
     def cpu_seconds(self) -> float:
         """CPU time that QEMU has used so far (user and system), in seconds."""

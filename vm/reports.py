@@ -23,6 +23,7 @@ class Cell:
 
     seconds: virtual (or real, under KVM) time in the guest. figures: name, value, unit each, as the case gave them;
     curves: name, points (x and y each), unit.
+    crash: fingerprint of what the kernel died of or complained of, see console.fingerprint().
     text: the failure as pytest prints it, or the console's end. reports: pytest's own serialised reports.
     kmsg: what the kernel said meanwhile, "level,text" each. times: where the case ran more than once, each time.
     """
@@ -36,6 +37,7 @@ class Cell:
     curves: tuple[dict[str, Any], ...] = ()
     text: str = ""
     console: str = ""
+    crash: str = ""
     kmsg: tuple[str, ...] = ()
     reports: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     times: tuple[Cell, ...] = field(default=(), repr=False)
@@ -123,7 +125,8 @@ def _dead(case: Case, event: Event, subject: Subject, reports: list[dict[str, An
     verdict, why = _ENDS[event.kind], str(event.data["why"])
     if verdict in (Verdict.PANIC, Verdict.HANG) and (known := known_issue(case, subject, f"{why}\n{text}")):
         verdict, why = Verdict.XFAIL, f"known issue {known}: {verdict}: {why}"
-    return Cell(case.nodeid, subject.name, verdict, why, text=text, console=log, reports=tuple(reports))
+    crash = console.fingerprint(console.read(Path(log), int(event.data.get("since", 0)))) if log else ""
+    return Cell(case.nodeid, subject.name, verdict, why, text=text, console=log, crash=crash, reports=tuple(reports))
 
 
 def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subject: Subject) -> Cell:
@@ -148,6 +151,7 @@ def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subjec
         figures=tuple(figures),
         curves=tuple(curves),
         text=text,
+        crash=console.fingerprint("\n".join(line.partition(",")[2] for line in end["kmsg"])) if got.splats else "",
         kmsg=tuple(end["kmsg"]),
         reports=tuple(reports),
     )

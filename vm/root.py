@@ -77,10 +77,10 @@ def key() -> str:
 def image() -> Path:
     """The squashfs file, made if the cache lacks it."""
     file = cache() / "roots" / f"{key()}.squashfs"
-    if file.is_file():
+    if _whole(file):
         return file
     with locked(file.parent / "lock"), tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        if file.is_file():
+        if _whole(file):
             return file
         top, half = Path(scratch) / "root", Path(scratch) / "half.squashfs"
         _populate(top)
@@ -92,7 +92,19 @@ def image() -> Path:
         if done.returncode:
             raise Infra(f"root image: mksquashfs failed: {done.stderr.strip()}")
         half.rename(file)
+        file.with_suffix(".sha256").write_text(_sum(file))
     return file
+
+
+def _whole(file: Path) -> bool:
+    """Whether it is there as it was made: a guest whose root is damaged dies of what no patch has done."""
+    known = file.with_suffix(".sha256")
+    return file.is_file() and known.is_file() and known.read_text() == _sum(file)
+
+
+def _sum(file: Path) -> str:
+    with file.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _populate(top: Path) -> None:

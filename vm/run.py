@@ -35,7 +35,8 @@ class Options:
     """What a user may choose. tree, base, tarball: see source.find(). accel: auto, kvm, tcg. guest: warm or vng.
 
     kernels: columns beside the steps, as released.find() takes them. flavour: see flavour.py. repeat: times that
-    each case runs.
+    each case runs. rerun_lost: run once more what the host's trouble took. keep: let a
+    guest that hangs live on for gdb until the run is interrupted.
     """
 
     tree: str | None = None
@@ -48,6 +49,8 @@ class Options:
     kernels: tuple[str, ...] = ()
     flavour: str = ""
     repeat: int = 1
+    rerun_lost: bool = False
+    keep: bool = False
 
 
 class Listener:
@@ -215,25 +218,37 @@ class Pipeline:
 
     def _boot(self, step: Step, image: Image) -> None:
         """Have the states that the step's groups need, then hand each group to the pool."""
-        root_image = root.image()
-        chosen = accel.choose(self.options.accel, self.arch, image, root_image)
+        o, root_image = self.options, root.image()
+        chosen = accel.choose(o.accel, self.arch, image, root_image)
         self.news.put(partial(self._accelerated, chosen))
         warms: dict[Machine, Guest] = {}
+        dead: dict[Machine, StepFailed] = {}
         for group in groups(flavour.patient(self.run.cases, self.flavour)):
             machine = machine_for(group[0], self.arch, chosen.name, self.flavour)
             if machine not in warms:
                 logs = self.results / step.dir
                 warms[machine] = guest_for(
-                    self.options.guest, machine, image, root_image, logs, self.stopping, self.flavour
+                    o.guest, machine, image, root_image, logs, self.stopping, self.flavour, o.keep
                 )
                 try:
                     seconds = warms[machine].ensure()
                 except StepFailed as e:
-                    self.news.put(partial(self._no_image, step, e))
-                    return
-                self.news.put(partial(self.listener.booted, step.name, machine.name, seconds))
-            for _ in range(self.options.repeat):  # each time in a guest of its own
-                self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
+                    if len(warms) == 1:  # a kernel that does not boot is not asked again with other hardware
+                        self.news.put(partial(self._no_image, step, e))
+                        return
+                    dead[machine] = e
+                else:
+                    self.news.put(partial(self.listener.booted, step.name, machine.name, seconds))
+            for _ in range(o.repeat):  # each time in a guest of its own
+                if machine in dead:
+                    self.news.put(partial(self._unbooted, group, step, dead[machine]))
+                else:
+                    self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
+
+    def _unbooted(self, group: list[Case], step: Step, why: StepFailed) -> None:
+        """The kernel boots, but not on the hardware that these cases ask for: what the others say stands."""
+        for case in group:
+            self._cell(Cell(case.nodeid, step.name, Verdict(why.verdict), why.reason, console=str(why.log or "")))
 
     def _accelerated(self, chosen: accel.Accel) -> None:
         if not self.run.accel:
@@ -242,7 +257,15 @@ class Pipeline:
 
     def _group(self, warm: Guest, group: list[Case], step: Step) -> None:
         for cell in run_group(warm, group, self.tar, step.subject):
-            self.news.put(partial(self._cell, cell))
+            self.news.put(partial(self._took, cell, warm, group, step))
+
+    def _took(self, cell: Cell, warm: Guest, group: list[Case], step: Step) -> None:
+        if self.options.rerun_lost and self.run.run_again(cell):
+            self.listener.say(f"{cell.step}: {cell.case} runs again: {cell.reason}")
+            again = [case for case in group if case.nodeid == cell.case]
+            self._submit(self.pool, self._group, warm, again, step)
+        else:
+            self._cell(cell)
 
     def _cell(self, cell: Cell) -> None:
         self.run.add(cell)

@@ -16,7 +16,7 @@ from pathlib import Path
 from vm.cases import Case
 from vm.errors import Infra
 from vm.paths import REPO
-from vm.qemu import MEMORY_MIB, Machine, Port
+from vm.qemu import MEMORY_MIB, Machine, Port, QemuGone, starved
 from vm.wire import BOOT_CPU, Event, events
 
 
@@ -155,8 +155,22 @@ class _Guest:
             pass
         return total
 
-    def dump(self) -> None:
-        """Nothing: QEMU's monitor is vng's own here; the console has what there is."""
+    def starved_seconds(self) -> float:
+        """Seconds that what is below vng has waited for a CPU."""
+        import psutil
+
+        try:
+            return sum(starved(p.pid) for p in psutil.Process(self.process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return 0.0
+
+    def nmi(self) -> None:
+        """QEMU's monitor is vng's own here."""
+        raise QemuGone("vng keeps QEMU's monitor to itself")
+
+    def dump(self, file: Path) -> None:
+        """As nmi()."""
+        raise QemuGone("vng keeps QEMU's monitor to itself")
 
     def ended(self) -> str:
         """vng's exit status proves nothing (it is 255 for a panic and for more): only a signal counts as trouble."""

@@ -180,7 +180,7 @@ def _settle_by_data() -> None:
     with ExitStack() as closing:
         sender, receiver = sock.Sockets(closing).pair(rcvbuf=2 << 20)
         sender.setsockopt(socket.SOL_SOCKET, sock.SO_SNDBUFFORCE, 1 << 20)
-        sock.push(sender, 512 << 10)
+        sock.push_whole(sender, 512 << 10)
         # The last uncharge has to be the big one. As a rule that is the receiver's, but not where nothing has arrived
         # yet: over a link with delay, or on loopback when ksoftirqd has not come to it.
         for s in sorted((sender, receiver), key=sock.spare):

@@ -52,7 +52,7 @@ class Pressure:
 
     def _hold(self, sockets: sock.Sockets, size: int) -> tuple[socket.socket, socket.socket]:
         sender, receiver = sockets.pair(rcvbuf=4 * size)
-        if (n := sock.push(sender, size)) < size:
+        if (n := sock.push_whole(sender, size)) < size:
             raise RuntimeError(f"pressure: could hold {n} of {size} bytes")
         return sender, receiver
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def test_splats(line: str, bad: bool) -> None:
 def test_a_panic_is_told_in_one_line_with_its_first_cause() -> None:
     why = console.death(console.read(SAMPLES / "panic-5.10.console"))
     assert why == "Oops: 0002 [#1] SMP NOPTI (panic: Fatal exception)" or (why and why.startswith("BUG: "))
+
+
+def test_the_same_crash_has_the_same_fingerprint_wherever_it_is_met() -> None:
+    text = console.read(SAMPLES / "oops-5.10.console")
+    other = re.sub(r"\bffff[0-9a-f]{12}\b", "ffff888012345678", text).replace("PID: ", "PID: 9")
+    assert other != text
+    assert len(console.fingerprint(text)) == 8
+    assert console.fingerprint(other) == console.fingerprint(text)
+    frame = re.search(r"^ (\w+)\+0x", text.partition("Call Trace:")[2], re.M)
+    assert frame
+    elsewhere = text.replace(f" {frame[1]}+", " tcp_sendmsg_locked+")
+    assert console.fingerprint(elsewhere) != console.fingerprint(text)
+    assert console.fingerprint("all is well\n") == ""
 
 
 def test_a_console_without_a_panic_tells_none() -> None:

@@ -131,6 +131,25 @@ def test_what_repetition_comes_to(verdicts: tuple[Verdict, ...], wanted: Verdict
     assert run.exit_status() == status
 
 
+def test_a_crash_that_several_cases_met_is_one_finding() -> None:
+    run = a_run()
+    for case in (A, B):
+        run.times.pop((case.nodeid, "1/1"))
+        run.add(Cell(case.nodeid, "1/1", Verdict.PANIC, "BUG: at tcp.c", crash="0badf00d"))
+    assert [len(cells) for cells in run.crashes().values()] == [2]
+    assert "crash 0badf00d: one in 2 cells" in output.markdown(run)
+
+
+def test_what_infra_took_runs_again_once_and_is_visible() -> None:
+    run = a_run()
+    lost = Cell(B.nodeid, "1/1", Verdict.INFRA, "qemu ended with status -9")
+    assert run.run_again(lost)
+    assert not run.run_again(lost)
+    assert not run.run_again(Cell(A.nodeid, "1/1", Verdict.FAIL, "assert 0"))
+    assert "1 run again" in output.summary(run)
+    assert run.as_json()["rerun"] == [{"case": B.nodeid, "step": "1/1", "reason": "qemu ended with status -9"}]
+
+
 def test_what_is_red_says_what_runs_it_again() -> None:
     run = a_run(Verdict.FAIL, "assert 1 == 2")
     run.how = ("--series", "my series", "--flavour", "kasan")

@@ -4,13 +4,15 @@ import json
 import socket
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from vm import stuck, wire
 from vm.cases import Case
-from vm.qemu import Port
+from vm.qemu import Port, QemuGone
 from vm.wire import Event, events
 
 CASE = Case("selftests/x.py::test_a", "", timeout=5.0)
@@ -21,7 +23,9 @@ class Fake:
 
     def __init__(self, status: str = "", speed: float = 0.0) -> None:
         ours, self.theirs = socket.socketpair()
-        self.port, self.status, self.speed, self.used, self.dumped = Port(ours), status, speed, 0.0, False
+        self.port, self.status, self.speed, self.used = Port(ours), status, speed, 0.0
+        self.hears, self.takes_nmi, self.starved, self.log = False, True, 0.0, Path()
+        self.asked: list[str] = []
 
     def send(self, *messages: dict[str, Any] | bytes) -> None:
         for m in messages:
@@ -31,8 +35,16 @@ class Fake:
         self.used += self.speed
         return self.used
 
-    def dump(self) -> None:
-        self.dumped = True
+    def starved_seconds(self) -> float:
+        return self.starved * time.monotonic()
+
+    def nmi(self) -> None:
+        self.asked.append("nmi")
+        if not self.takes_nmi:
+            raise QemuGone("the kernel did not take the NMI")
+
+    def dump(self, file: Path) -> None:
+        self.asked.append("memory")
 
     def ended(self) -> str:
         return self.status
@@ -41,6 +53,13 @@ class Fake:
 def run(guest: Fake, tmp_path: Path, console: str = "") -> list[Event]:
     log = tmp_path / "console"
     log.write_text(console)
+    if guest.hears:
+
+        def answer() -> None:
+            with log.open("a") as f:
+                f.write(f"perpatch: heard {guest.theirs.recv(64).decode()}")
+
+        threading.Thread(target=answer).start()
     return list(events(guest, [CASE], log, threading.Event()))
 
 
@@ -69,13 +88,52 @@ def test_every_other_end_has_its_name(tmp_path: Path, lines: list[Any], console:
     assert run(guest, tmp_path, console)[-1].kind == kind
 
 
-def test_a_case_that_burns_its_cpu_time_hangs_and_the_kernel_is_made_to_show_where(tmp_path: Path) -> None:
+START = {"n": 0, "start": CASE.nodeid, "location": []}
+
+
+@pytest.mark.parametrize(
+    ("hears", "takes_nmi", "asked", "words"),
+    [
+        (True, True, [], "the kernel answers"),
+        (False, True, ["nmi"], "an NMI shows"),
+        (False, False, ["nmi", "memory"], "its memory is in"),
+    ],
+)
+def test_a_case_that_burns_its_cpu_time_hangs_and_it_is_asked_what_stands(
+    tmp_path: Path, hears: bool, takes_nmi: bool, asked: list[str], words: str
+) -> None:
     guest = Fake(speed=1.0)
-    guest.send({"n": 0, "start": CASE.nodeid, "location": []})
-    last = run(guest, tmp_path)[-1]
+    guest.hears, guest.takes_nmi = hears, takes_nmi
+    guest.send(START)
+    last = run(guest, tmp_path, "INFO: task python:77 blocked for more than 2 seconds.\n")[-1]
     assert last.kind == "hang"
     assert "5 s of QEMU's CPU time" in last.data["why"]
-    assert guest.dumped
+    assert words in last.data["why"]
+    assert guest.asked == asked
+
+
+def test_a_guest_that_wants_no_cpu_hangs_long_before_a_starved_one_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(stuck, "ANSWER_WALL", 0.5)
+    quick = replace(CASE, timeout=0.2)
+    idle, starved = Fake(speed=1e-6), Fake(speed=1e-6)
+    starved.starved = 1.0
+    log = tmp_path / "console"
+    log.touch()
+
+    def end(guest: Fake) -> Event:
+        guest.send(START)
+        return list(events(guest, [quick], log, threading.Event()))[-1]
+
+    assert end(idle).kind == "hang"
+    idle = Fake(speed=1e-6)
+    idle.takes_nmi = False
+    assert end(idle).kind == "infra"  # nothing moves and nothing answers: QEMU itself stands
+    last = end(starved)
+    assert last.kind == "infra"
+    assert "the host gave QEMU" in last.data["why"]
 
 
 def test_a_guest_that_floods_the_port_is_held_to_its_deadline_too(tmp_path: Path) -> None:

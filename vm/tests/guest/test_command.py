@@ -87,3 +87,17 @@ def test_ctrl_c_keeps_what_had_arrived_and_leaves_nothing_running(tmp_path: Path
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["interrupted"] is True
     assert {"PASS", "LOST"} <= {c["verdict"] for c in results["cells"]}
+
+
+def test_a_capsule_needs_nothing_but_qemu(tmp_path: Path) -> None:
+    results, box, elsewhere = tmp_path / "r", tmp_path / "box", tmp_path / "elsewhere"
+    done, _ = run_in(results, "--step", "3", "selftests/so_reserve_mem/test_value.py", "-k", "ipv6")
+    assert done.returncode == 0, done.stdout
+    packed = [*PERPATCH, "capsule", str(results), "--case", "ipv6", "--step", "3/3", "--into", str(box)]
+    subprocess.run(packed, cwd=REPO, check=True, stdin=subprocess.DEVNULL)
+    box.rename(elsewhere)  # whoever it is sent to has it somewhere else
+    said = subprocess.run(
+        [str(elsewhere / "run.sh")], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={"PATH": os.defpath}
+    ).stdout
+    assert "test_value.py::test_ipv6 PASSED" in said
+    assert "the agent ended with status 0" in said
