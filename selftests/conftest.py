@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from selftests.lib import books, cgroup, link
+from selftests.lib import books, cgroup, link, mutant
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.lib.sock import Sockets
 from selftests.lib.vmpressure import MemcgPressure
@@ -42,9 +42,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse to run anywhere but in a guest: a case changes sysctls, cgroups and links as root."""
+    """Refuse to run anywhere but in a guest: a case changes sysctls, cgroups and links as root.
+
+    Where the kernel has faults to choose from, the chosen one is active before the case has opened a socket.
+    """
     if "PERPATCH_GUEST" not in os.environ:
         pytest.exit("selftests/ run in a guest only: call pytest in the project's own directory", returncode=2)
+    mutant.activate()
 
 
 @pytest.hookimpl(wrapper=True)

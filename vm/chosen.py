@@ -50,9 +50,12 @@ def words(args: list[str]) -> list[str]:
     return [*chosen, *(word for pair in marks for word in pair)]
 
 
-def options() -> str:
-    """JSON for the guest; Mistake where a variable holds something that its option would not take."""
-    found = {}
+def options(mutant: str = "") -> str:
+    """JSON for the guest; Mistake where a variable holds something that its option would not take.
+
+    mutant: the fault that is to be active, as the kernel calls it; "" where the kernel has no such choice.
+    """
+    found: dict[str, int | str] = {"mutant": mutant} if mutant else {}
     for name, variable in _VARIABLES.items():
         if word := os.environ.get(variable):
             try:

@@ -17,7 +17,7 @@ import typer
 from typer._click.core import ParameterSource  # typer carries its own click and names it nowhere else
 from typer._click.exceptions import ClickException
 
-from vm import capsule, claims, docs, series, sizes
+from vm import capsule, claims, docs, mutate, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
 from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache, writable
@@ -139,6 +139,7 @@ def build(
 app.command()(sizes.sizes)
 app.command()(claims.claims)
 app.command()(capsule.capsule)
+app.command()(mutate.mutate)
 
 
 @app.command()
@@ -165,34 +166,6 @@ def shell(
     chosen = acceleration.choose(accel, data, image, root.image())
     typer.echo(f"{under_test.name} {under_test.step_name(k)} on {found.label}; {chosen.why}", err=True)
     raise typer.Exit(vng.shell(image.kernel, chosen.name == "kvm"))
-
-
-@app.command()
-def mutate(
-    ids: Annotated[list[str] | None, typer.Argument(help="mutants to try (default: all)")] = None,
-    series_word: SeriesOption = DEFAULT_SERIES,
-    tree: TreeOption = None,
-    base: BaseOption = None,
-    tarball: TarballOption = None,
-    results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-mutants)")] = None,
-) -> None:
-    """Build each deliberate fault and run the cases that name it in red_on: all of them must turn red."""
-    from vm import mutants
-    from vm.plugin import EVERY_CASE, collect
-    from vm.run import Options
-
-    under_test = series.load(series_word)
-    known = {m.id: m for m in mutants.load(under_test)}
-    for word in ids or []:
-        if word not in known:
-            raise Mistake(f"mutant {word}: not known: one of {', '.join(known)}")
-    into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
-    writable(into)
-    cases = collect(series_word, EVERY_CASE)
-    chosen = [known[word] for word in ids] if ids else list(known.values())
-    good = mutants.campaign(under_test, chosen, cases, Options(tree, base, tarball), into, typer.echo)
-    typer.echo(f"results: {into}")
-    raise typer.Exit(0 if good else 1)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vm import claims, contract, faults, kept, plots, series
+from vm import claims, contract, faults, kept, mutate, plots, series
 from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
@@ -30,6 +30,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
         DOCS / "contract.md": contract.render(under_test, cases),
         faults.MARKDOWN: faults.render(),
         claims.MARKDOWN: claims.render(claims.load(), kept.read(), plots.load()),
+        mutate.MARKDOWN: mutate.document(under_test, cases),
     }
 
 

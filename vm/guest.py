@@ -30,14 +30,17 @@ from vm.wire import BOOT_CPU, FROM_GUEST, IDLE_SECONDS, RESUME_CPU, Deadline, Ev
 KEEP_DAYS = 14
 
 
-def selftests_tar() -> str:
-    """selftests/ as the guest gets it: a tar in base64, compiled cases and file times included, and what was chosen."""
+def selftests_tar(mutant: str = "") -> str:
+    """selftests/ as the guest gets it: a tar in base64, compiled cases and file times included, and what was chosen.
+
+    mutant: see chosen.options().
+    """
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as tar:
         for path in sorted(SELFTESTS.rglob("*")):
             if path.is_file() and (path.suffix in (".py", ".pyc", ".json", ".toml") or path.parent.name == "data"):
                 tar.add(path, arcname=str(path.relative_to(REPO)))
-        options = chosen.options().encode()
+        options = chosen.options(mutant).encode()
         entry = tarfile.TarInfo(chosen.WHERE)
         entry.size = len(options)
         tar.addfile(entry, io.BytesIO(options))

@@ -1,41 +1,45 @@
-"""Kernels that are wrong on purpose: one small fault each on top of a series, and the cases that must see it."""
+"""Kernels that are wrong on purpose: one small fault each on top of a series (patches/mutants/SERIES).
+
+Faults share one image where they can: schemata.patch has all of them compiled in, and at most one is active, chosen in
+a resumed guest. Any other fault, such as one that only a debug flavour shows, is a patch of its own, ID.patch.
+"""
 
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-from vm import flavour, output
+from vm import flavour, tables
 from vm.cases import Case
 from vm.errors import Mistake
-from vm.matrix import Run
 from vm.paths import PATCHES
-from vm.reports import Cell
-from vm.run import Listener, Options, Pipeline, prepare
 from vm.series import Patch, Series, known
 from vm.series import load as load_series
-from vm.single import every_30_s
-from vm.verdict import Verdict
 
 MUTANTS = PATCHES / "mutants"
+NONE = "none"  # what the kernel calls it when no fault is active
 _RELEASED = re.compile(r"\d+\.\d+")  # red_on may name a released kernel as well ("6.1")
+_FAULT = re.compile(r"\bMUTANT\((\w+)\)")
+_LISTED = re.compile(r"^\+\tM\((\w+)\)", re.M)
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """One deliberate fault: which patch it breaks, what is wrong in one line, and the change as a mail.
+    """One deliberate fault: which patch it breaks, what a user sees, and the patch that brings it.
 
-    flavour: the debug flavour without which nobody can see it.
+    name: what the kernel calls it, "" where the patch holds nothing else. flavour: the debug flavour without which
+    nobody can see it. hard: takes a race, or a state that is rare. equivalent: why nobody can see it at all.
     """
 
     id: str
     breaks: str
     what: str
-    mail: bytes
+    patch: Patch
+    name: str = ""
     flavour: str = ""
+    hard: bool = False
+    equivalent: str = ""
 
 
 def load(series: Series) -> list[Mutant]:
@@ -44,93 +48,71 @@ def load(series: Series) -> list[Mutant]:
     file = where / "mutants.toml"
     if not file.is_file():
         raise Mistake(f"{series.name}: no mutants: {file} does not exist")
-    rows = tomllib.loads(file.read_text())["mutant"]
-    for row in rows:
+    schemata = where / "schemata.patch"
+    mail = schemata.read_bytes() if schemata.is_file() else b""
+    there = names(mail.decode(), str(schemata))
+
+    def make(row: dict[str, Any]) -> Mutant:
         series.step_of(row["breaks"])
-        if not (where / f"{row['id']}.patch").is_file():
-            raise Mistake(f"{file}: {row['id']}: no {row['id']}.patch beside it")
         flavour.load(row.get("flavour", ""))
-    try:
-        return [Mutant(mail=(where / f"{row['id']}.patch").read_bytes(), **row) for row in rows]
-    except TypeError as e:
-        raise Mistake(f"{file}: a mutant has id, breaks, what and perhaps flavour: {e}") from None
+        own, name = where / f"{row['id']}.patch", row["id"].replace("-", "_")
+        if own.is_file() == (name in there):
+            raise ValueError(f"it has to be either in {schemata.name} or in {own.name}")
+        if name in there:
+            there.remove(name)
+            return Mutant(**row, name=name, patch=Patch("schemata", "all faults, one active", mail))
+        return Mutant(**row, patch=Patch(row["id"], row["what"], own.read_bytes()))
+
+    found = list(tables.rows(file, "mutant", make))
+    if there:
+        raise Mistake(f"{file}: no row for {', '.join(sorted(there))}, which {schemata.name} has")
+    return found
 
 
-def everywhere() -> set[str]:
-    """Ids of the mutants of all series: a case that series share, or an invariant, names those of each."""
-    return {m.id for name in known() if (MUTANTS / name).is_dir() for m in load(load_series(name))}
+def names(mail: str, file: str = "schemata.patch") -> set[str]:
+    """What the kernel calls the faults of schemata.patch; Mistake where its list and its code do not agree."""
+    listed, used = set(_LISTED.findall(mail)), {name for _, name in _uses(mail)}
+    if listed != used:
+        raise Mistake(f"{file}: listed, or used, but not both: {', '.join(sorted(listed ^ used))}")
+    return listed
 
 
-def with_fault(series: Series, mutant: Mutant) -> Series:
-    """The series with the fault as one more patch; it shares the series' build directory, so little is compiled."""
-    return replace(series, patches=(*series.patches, Patch(mutant.id, mutant.what, mutant.mail)))
+def _uses(mail: str) -> list[tuple[int, str]]:
+    """Each line that asks for a fault, and which."""
+    lines = enumerate(mail.splitlines())
+    return [
+        (n, name)
+        for n, line in lines
+        if line.startswith("+") and "#define" not in line
+        for name in _FAULT.findall(line)
+    ]
 
 
-class Telling(Listener):
-    """A line now and then while a mutant's kernel is built, and one for each guest that is booted."""
-
-    def __init__(self, mutant: Mutant, say: Callable[[str], None]) -> None:
-        self._id, self._to = mutant.id, say
-        self._now_and_then = every_30_s(self.say)
-
-    def say(self, text: str) -> None:  # noqa: D102
-        self._to(f"{self._id}: {text}")
-
-    def building(self, step: str, objects: int, what: str) -> None:  # noqa: D102
-        self._now_and_then(objects, what)
-
-    def booted(self, step: str, kind: str, seconds: float) -> None:  # noqa: D102
-        if seconds:
-            self.say(f"booted and saved ({kind}, {seconds:.0f} s)")
+def fault(mutant: Mutant) -> str:
+    """A fault as a diff: the lines around each place that asks for it, or all of a patch that holds nothing else."""
+    mail = mutant.patch.mail.decode()
+    lines = mail.splitlines()
+    if not mutant.name:
+        return "\n".join(lines[next(n for n, line in enumerate(lines) if line.startswith("diff --git")) :])
+    parts = []
+    for n in (n for n, name in _uses(mail) if name == mutant.name):
+        head = next(k for k in range(n, 0, -1) if lines[k].startswith("@@"))
+        file = next(line for line in reversed(lines[:head]) if line.startswith("+++ b/"))
+        end = next((k for k in range(n, len(lines)) if lines[k].startswith(("@@", "diff "))), len(lines))
+        parts.append([f"{file} {lines[head]}", *lines[max(head + 1, n - 3) : min(end, n + 4)]])
+    return "\n".join(line for part in parts for line in part)
 
 
-def try_one(
-    series: Series, mutant: Mutant, cases: list[Case], options: Options, results: Path, listener: Listener
-) -> Run:
-    """Run the cases that name a mutant on the kernel that has it."""
-    faulty = with_fault(series, mutant)
-    naming = [c for c in cases if mutant.id in c.red_on]
-    options = replace(options, flavour=mutant.flavour)
-    run = prepare(faulty, naming, [len(faulty.patches)], options)
-    Pipeline(run, options, results / mutant.id, listener).fill()
-    output.write(run, results / mutant.id)
-    return run
+def everywhere() -> dict[str, Mutant]:
+    """The mutants of all series: a case that series share, or an invariant, names those of each."""
+    return {m.id: m for name in known() if (MUTANTS / name).is_dir() for m in load(load_series(name))}
 
 
-def judge(run: Run) -> tuple[bool, str]:
-    """Whether every case that names the mutant turned red by its own doing, and in one line what happened."""
-    step = run.steps[0]
-    if step.verdict:
-        return False, f"{step.verdict}: {step.reason}"
-    if not run.cases:
-        return False, "no case names it in red_on"
-    alive = [f"{c.case.split('::')[1]} {c.verdict}" for c in run.cells.values() if not _kill(c)]
-    if alive:
-        return False, f"not red: {', '.join(sorted(alive))}"
-    return True, f"{len(run.cases)} of {len(run.cases)} cases red"
-
-
-def _kill(cell: Cell) -> bool:
-    """Red by the fault's own doing: a guest that left in the middle of the case counts, trouble of ours does not."""
-    died = cell.verdict is Verdict.LOST and cell.console != ""
-    return died or cell.verdict in (Verdict.FAIL, Verdict.SPLAT, Verdict.PANIC, Verdict.HANG)
-
-
-def campaign(
-    series: Series, chosen: list[Mutant], cases: list[Case], options: Options, results: Path, say: Callable[[str], None]
-) -> bool:
-    """Try each mutant in turn, one line each; whether all were killed by all the cases that name them."""
+def check(cases: list[Case]) -> None:
+    """Mistake where red_on names no mutant, or one that nobody can see."""
     named = {word for c in cases for word in c.red_on if not _RELEASED.fullmatch(word)}
-    unknown = sorted(named - everywhere())
-    if unknown:
+    there = everywhere()
+    if unknown := sorted(named - set(there)):
         raise Mistake(f"red_on names {', '.join(unknown)}: no such mutant")
-    good = True
-    for mutant in chosen:
-        run = try_one(series, mutant, cases, options, results, Telling(mutant, say))
-        if run.interrupted:
-            raise KeyboardInterrupt
-        killed, why = judge(run)
-        good &= killed
-        word = "killed" if killed else "ALIVE "
-        say(f"{word} {mutant.id} ({mutant.breaks}): {mutant.what}: {why} [{run.seconds:.0f} s]")
-    return good
+    if unseen := sorted(word for word in named if there[word].equivalent):
+        raise Mistake(f"red_on names {', '.join(unseen)}: said to be equivalent in mutants.toml")
