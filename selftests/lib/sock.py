@@ -60,6 +60,11 @@ def snd_wnd(s: socket.socket) -> int:
     return _tcp_info(s, 228)
 
 
+def segs_out(s: socket.socket) -> int:
+    """tcpi_segs_out: segments that were sent, ACKs included."""
+    return _tcp_info(s, 136)
+
+
 def since_ack(s: socket.socket) -> float:
     """tcpi_last_ack_recv: seconds since the last ACK came in."""
     return _tcp_info(s, 56) / 1000

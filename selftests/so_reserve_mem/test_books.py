@@ -56,7 +56,7 @@ def test_close_gives_back(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("close-leaks")
+@pytest.mark.red_on("close-leaks", "orphan-gives-back")
 def test_orphan_keeps_until_destroyed(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """A closed socket with unsent data keeps its reservation until the last byte is acknowledged."""
     charges = Charges(own_cgroup)

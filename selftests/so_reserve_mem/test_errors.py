@@ -47,7 +47,7 @@ def test_negative(sockets: sock.Sockets, size: int) -> None:
 
 
 @option
-@pytest.mark.red_on("accept-negative")
+@pytest.mark.red_on("accept-negative", "unsupported-comes-first")
 def test_negative_before_support(sockets: sock.Sockets) -> None:
     """A negative size is EINVAL also where the option is not supported: the value is judged first."""
     sock.refuses(errno.EINVAL, sock.reserve, sockets.open(kind=socket.SOCK_DGRAM), -1)
@@ -56,6 +56,8 @@ def test_negative_before_support(sockets: sock.Sockets) -> None:
 def others(*names: str) -> pytest.MarkDecorator:
     """Sockets of other protocols; where none has an account, only the fault that checks nothing lets them reserve."""
     marks = {n: [pytest.mark.red_on("accept-udp" if n in WITH_ACCOUNT else "accept-any")] for n in OTHERS}
+    marks["mptcp"] += [pytest.mark.red_on("accept-any-protocol")]
+    marks["raw-of-tcp"] += [pytest.mark.red_on("accept-any-type")]
     for name in (n for n in OTHERS if n.startswith(("udp", "sctp"))):
         marks[name] += [pytest.mark.known_issue("udp-accepted", symptom="succeeded instead of Operation not supported")]
     return pytest.mark.parametrize("name", [pytest.param(n, marks=marks[n]) for n in names or OTHERS])
@@ -84,6 +86,7 @@ def test_other_protocols(other: socket.socket) -> None:
 
 
 @option
+@pytest.mark.red_on("zero-comes-first")
 @others("udp", "mptcp", "sctp", "raw", "unix", "netlink", "packet")
 def test_other_protocols_nothing(other: socket.socket) -> None:
     """A socket that cannot reserve gets EOPNOTSUPP even for 0."""
@@ -102,7 +105,7 @@ def test_root_cgroup(sockets: sock.Sockets, own_cgroup: Cgroup, size: int) -> No
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge")
+@pytest.mark.red_on("drop-memcg-charge", "charge-without-stat")
 def test_charges_the_creator(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """A socket created in a child cgroup charges that one, also when the task reserves from the root."""
     s = sockets.open()
@@ -112,7 +115,7 @@ def test_charges_the_creator(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge")
+@pytest.mark.red_on("drop-memcg-charge", "enomem-is-enobufs", "charge-forces")
 def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """Above memory.max a reservation fails with ENOMEM, kills nobody and leaves nothing charged."""
     s, charges = sockets.open(), Charges(own_cgroup)
@@ -125,7 +128,7 @@ def test_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
-@pytest.mark.red_on("oom-kill")
+@pytest.mark.red_on("oom-kill", "charge-may-kill")
 def test_memory_max_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup, defer: ExitStack) -> None:
     """A reservation that grows into memory.max fails with ENOMEM and kills nobody."""
     s = sockets.open()
@@ -134,7 +137,15 @@ def test_memory_max_in_small_steps(sockets: sock.Sockets, own_cgroup: Cgroup, de
 
 
 @option
-@pytest.mark.red_on("ignore-tcp-mem", "enomem-keeps-charge")
+@pytest.mark.red_on(
+    "ignore-tcp-mem",
+    "enomem-keeps-charge",
+    "limit-excluded",
+    "limit-plus-a-page",
+    "limit-is-tcp-mem-0",
+    "limit-keeps-global",
+    "enomem-brings-pressure",
+)
 def test_tcp_mem_pressure_edge(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     """A reservation may fill TCP up to tcp_mem[1]; one page more is ENOMEM and puts nobody under pressure."""
     s = sockets.open()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from selftests.lib import cgroup, sock, task
+from selftests.lib import cgroup, link, sock, task
 from selftests.lib.cgroup import Cgroup
 from selftests.lib.charges import Charges
 
@@ -125,6 +125,21 @@ def test_orphan_is_reset(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
 
 
 @option
+@pytest.mark.red_on("kill-queues-keeps")
+def test_destroyed_before_its_packets(sockets: sock.Sockets, veth: link.Veth, own_cgroup: Cgroup) -> None:
+    """A socket that resets its connection gives its reservation back at once, though a packet of it is still queued."""
+    with veth.there():
+        listener = sockets.listener(address=veth.theirs)
+    charges = Charges(own_cgroup)
+    a, b = sockets.connect(listener)
+    sock.reserve(a, SIZE)
+    link.delay(60_000, veth.device)
+    a.send(bytes(1000))
+    sock.abort(a)
+    charges.are(sock.spare(b))
+
+
+@option
 @pytest.mark.red_on("close-leaks")
 def test_closed_while_connecting(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """A socket that is closed before its SYN was answered gives its reservation back at once."""
@@ -170,7 +185,15 @@ def test_pending_child(sockets: sock.Sockets) -> None:
 
 
 @option
-@pytest.mark.red_on("charge-anew")
+@pytest.mark.red_on(
+    "charge-anew",
+    "reclaims-a-page-too-little",
+    "reservation-uncounted",
+    "decrease-ignored",
+    "decrease-to-zero",
+    "decrease-keeps-value",
+    "decrease-is-partial",
+)
 def test_child_reserves_for_itself(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """Child and listener are raised and lowered each for itself."""
     listener = sockets.listener()

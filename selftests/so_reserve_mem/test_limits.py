@@ -73,6 +73,7 @@ def test_refused_increase_keeps_the_rest(
 
 
 @option
+@pytest.mark.red_on("same-value-charges")
 @limits(memcg="charge-anew", tcp_mem="charge-anew")
 @pytest.mark.parametrize("size", [8 * MIB, 4 * MIB, 1])
 def test_no_increase_needs_no_room(
@@ -123,7 +124,7 @@ def test_last_page(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
 
 
 @option
-@pytest.mark.red_on("ignore-tcp-mem")
+@pytest.mark.red_on("ignore-tcp-mem", "limit-before-charge")
 def test_traffic_counts(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     """What plain sockets hold counts against tcp_mem[1], though they have reserved nothing."""
     a, b = sockets.pair(rcvbuf=8 * MIB)
@@ -142,7 +143,7 @@ def test_traffic_counts(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpM
 
 
 @option
-@pytest.mark.red_on("enomem-keeps-global", "drop-memcg-charge")
+@pytest.mark.red_on("enomem-keeps-global", "drop-memcg-charge", "enomem-keeps-stat")
 def test_memory_max_after_tcp_mem(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     """Where tcp_mem[1] has room and memory.max has not it is ENOMEM, and neither book keeps anything."""
     s, charges = sockets.open(), Charges(own_cgroup)
@@ -156,7 +157,13 @@ def test_memory_max_after_tcp_mem(sockets: sock.Sockets, own_cgroup: Cgroup, tcp
 
 
 @option
-@pytest.mark.red_on("enomem-keeps-charge", "ignore-tcp-mem")
+@pytest.mark.red_on(
+    "enomem-keeps-charge",
+    "ignore-tcp-mem",
+    "limit-is-enobufs",
+    "enomem-uncharges-global-twice",
+    "enomem-uncharges-twice",
+)
 def test_tcp_mem_after_memory_max(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem) -> None:
     """Where memory.max has room and tcp_mem[1] has not it is ENOMEM, and neither book keeps anything."""
     s, charges = sockets.open(), Charges(own_cgroup)

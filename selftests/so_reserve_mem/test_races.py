@@ -17,7 +17,7 @@ from itertools import repeat
 
 import pytest
 
-from selftests.lib import cgroup, sock
+from selftests.lib import books, cgroup, sock
 from selftests.lib.cgroup import Cgroup
 from selftests.lib.pressure import TcpMem
 
@@ -129,6 +129,21 @@ def test_refused_is_never_seen(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
         assert seen(s) == {8192}
 
     at_once(lambda: sock.refuses(errno.ENOMEM, sock.reserve, s, 1 << 20), look)
+
+
+@pytest.mark.red_on("global-before-memcg")
+def test_refused_is_in_no_book(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
+    """While all that a process asks for is refused for memory.max, sockstat includes none of it."""
+    s = sockets.open()
+    before, asked = books.tcp_pages(), 64 << 20
+
+    def look() -> None:
+        assert max(books.tcp_pages() for _ in range(100)) < before + asked // sock.PAGE // 2
+
+    with own_cgroup.outside():
+        own_cgroup.write("memory.max", own_cgroup.current() + (1 << 20))
+        at_once(lambda: sock.refuses(errno.ENOMEM, sock.reserve, s, asked), look)
+        own_cgroup.write("memory.max", "max")
 
 
 @pytest.mark.red_on("drop-global-charge")

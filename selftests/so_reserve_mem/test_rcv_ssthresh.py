@@ -68,7 +68,7 @@ def test_window_on_the_wire(sockets: sock.Sockets, veth: link.Veth, pressure: Pr
 
 
 @ssthresh
-@pytest.mark.red_on("ignore-window-clamp")
+@pytest.mark.red_on("ignore-window-clamp", "clamp-adds-up")
 @pytest.mark.known_issue("window-clamp-ignored", symptom=r"assert \d+ <= 20000")
 def test_window_clamp_is_respected(
     sockets: sock.Sockets, pressure: Pressure, sysctl: Callable[[str, str], None]
@@ -86,7 +86,7 @@ def test_window_clamp_is_respected(
 
 
 @ssthresh
-@pytest.mark.red_on("drop-rcv-ssthresh-floor")
+@pytest.mark.red_on("drop-rcv-ssthresh-floor", "select-window-forgets-reservation")
 def test_floor_while_behind(sockets: sock.Sockets, pressure: Pressure) -> None:
     """A receiver that falls behind keeps the window that the unused part of its reservation affords."""
     a, b = sockets.pair()

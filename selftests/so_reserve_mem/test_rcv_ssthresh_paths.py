@@ -62,6 +62,7 @@ def test_opens_at_both_ends(sockets: sock.Sockets, pressure: Pressure) -> None:
     assert min(seen) >= 40_000, f"rcv_ssthresh {seen} with 100,000 bytes reserved at each end"
 
 
+@pytest.mark.red_on("clamp-to-three-segments", "clamp-to-five-segments", "select-window-never-clamps")
 def test_stays_clamped_without(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Without a reservation a receiver that fell behind stays at four segments."""
     a, b = sockets.pair()
@@ -94,7 +95,9 @@ def tcp_mem_open(pressure: Pressure) -> Callable[[], None]:
 
 
 @option
-@pytest.mark.red_on("window-from-whole-reservation")
+@pytest.mark.red_on(
+    "window-from-whole-reservation", "unused-ignores-receive-queue", "unused-goes-negative", "clamp-spares-reserved"
+)
 def test_unread_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> None:
     """What lies unread takes up the reservation: with more unread than reserved, rcv_ssthresh stays clamped."""
     a, b = sockets.pair()
@@ -106,7 +109,7 @@ def test_unread_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> No
 
 
 @option
-@pytest.mark.red_on("window-from-whole-reservation")
+@pytest.mark.red_on("window-from-whole-reservation", "unused-ignores-send-queue")
 def test_queued_data_uses_it_up(sockets: sock.Sockets, pressure: Pressure) -> None:
     """What waits to be sent takes up the reservation too."""
     size = 16 << 10
@@ -175,7 +178,7 @@ def test_rcvbuf_lock(sockets: sock.Sockets, pressure: Pressure, rcvbuf: int) -> 
 
 
 @option
-@pytest.mark.red_on("grow-window-clamps")
+@pytest.mark.red_on("grow-window-clamps", "grow-window-assigns")
 @pytest.mark.known_issue("clamps-unreserved", symptom="a fresh connection was clamped")
 @pytest.mark.parametrize("size", [4096, 8192])
 def test_never_lower_than_without(sockets: sock.Sockets, pressure: Pressure, size: int) -> None:
@@ -224,7 +227,7 @@ def test_bounds(sockets: sock.Sockets, pressure: Pressure, sysctl: Sysctl, mtu: 
 
 
 @ssthresh
-@pytest.mark.red_on("drop-rcv-ssthresh-floor")
+@pytest.mark.red_on("drop-rcv-ssthresh-floor", "prune-queue-forgets-reservation")
 @pytest.mark.parametrize(("size", "segment"), [(24 << 10, 30_000), (48 << 10, 55_000)])
 def test_floor_where_a_segment_is_refused(
     sockets: sock.Sockets, defer: ExitStack, pressure: Pressure, size: int, segment: int

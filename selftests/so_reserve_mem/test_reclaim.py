@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from selftests.lib import sock
+from selftests.lib import books, sock
 from selftests.lib.pressure import Pressure
 
 option = pytest.mark.introduced_by("so-reserve-mem", "option")
@@ -60,7 +60,7 @@ def test_under_pressure(sockets: sock.Sockets, pressure: Pressure, size: int) ->
 
 
 @option
-@pytest.mark.red_on("reclaim-eats-reservation")
+@pytest.mark.red_on("reclaim-eats-reservation", "reclaim-uncounted")
 def test_after_eagain(sockets: sock.Sockets, pressure: Pressure) -> None:
     """A sender that ran into EAGAIN under pressure has its whole reservation again once it has drained."""
     size = 1 << 20
@@ -95,7 +95,7 @@ def test_after_zerocopy(sockets: sock.Sockets) -> None:
 
 
 @option
-@pytest.mark.red_on("errqueue-eats-reservation", "reclaim-eats-reservation")
+@pytest.mark.red_on("errqueue-eats-reservation", "reclaim-eats-reservation", "reclaims-a-page-too-much")
 @pytest.mark.known_issue("errqueue-eats-reservation", symptom=r"assert \d+ >= 65536")
 def test_after_timestamps(sockets: sock.Sockets) -> None:
     """Unread transmit timestamps, which count in rmem_alloc but are not charged, do not cost reserved memory."""
@@ -125,3 +125,66 @@ def test_receives_above_tcp_mem_max(sockets: sock.Sockets, pressure: Pressure) -
     start = time.monotonic()
     sock.transfer(a, b, 256 << 10, chunk=4096)
     assert time.monotonic() - start < 0.2, "took a retransmission timeout"
+
+
+@option
+@pytest.mark.red_on("child-inherits-charged")
+def test_child_of_a_listener_that_reserved(sockets: sock.Sockets) -> None:
+    """What a listener is charged for is not taken for its children's: they keep what they have reserved."""
+    size = SIZES[0]
+    listener = sockets.listener()
+    sock.reserve(listener, SIZES[1])
+    client, child = sockets.connect(listener)
+    sock.reserve(child, size)
+    sock.transfer(client, child, 1 << 20)
+    end(child, client)
+    assert sock.meminfo(child).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("refused-charge-counted")
+def test_after_refused_charges(sockets: sock.Sockets, pressure: Pressure) -> None:
+    """Charges that were refused above tcp_mem[2] are not taken for charges: the reservation is whole afterwards."""
+    size = 8192
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    pressure.on(above_max=True)
+    for _ in range(8):
+        sock.push(a, size)
+        assert sock.eventually(lambda: sock.drain(b) < 0 or sock.meminfo(a).wmem_queued == 0, 300)
+    pressure.off()
+    end(a, b)
+    assert sock.meminfo(a).fwd_alloc >= size
+
+
+@option
+@pytest.mark.red_on("uncharge-past-two-mib", "uncharge-keeps-all")
+def test_two_mib_beyond_the_reservation(sockets: sock.Sockets) -> None:
+    """What a socket holds beyond its reservation is less than 2 MiB, also if exactly that much had been charged."""
+    size, unread = sock.PAGE, 6 << 20
+    for _ in range(3):
+        a, b = sockets.pair(rcvbuf=4 * unread)
+        sock.reserve(b, size)
+        assert sock.push(a, unread) == unread
+        charged = sock.spare(b)
+        while sock.meminfo(b).rmem_alloc:
+            sock.drain(b)
+        left = sock.meminfo(b).fwd_alloc - size
+        assert 0 <= left < 2 << 20, f"{left} bytes beyond the {size} reserved, {charged} were charged"
+        size = charged - (2 << 20)  # the same data again is 2 MiB to the page beyond this
+
+
+@option
+@pytest.mark.red_on("partial-reclaim-takes-all")
+def test_partial_reclaim_leaves_a_page(sockets: sock.Sockets, pressure: Pressure) -> None:
+    """Under pressure an allocation leaves one page beyond the reservation (5.10 sk_mem_reclaim_partial())."""
+    if books.batched():
+        pytest.skip("since 6.0 there is no partial reclaim (mainline 4890b686f408)")
+    size = 8192
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    pressure.on()
+    sock.transfer(a, b, 8 * size)
+    assert sock.meminfo(a).fwd_alloc > size + sock.PAGE
+    a.send(b"x")
+    assert sock.spare(a) == size + sock.PAGE

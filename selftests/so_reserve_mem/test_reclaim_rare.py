@@ -123,7 +123,7 @@ def test_reset_by_peer(sockets: sock.Sockets, flags: int) -> None:
 
 
 @option
-@pytest.mark.red_on("reclaim-eats-reservation")
+@pytest.mark.red_on("reclaim-eats-reservation", "disconnect-gives-back")
 @pytest.mark.parametrize("full", ["send", "receive"])
 def test_disconnect(sockets: sock.Sockets, full: str) -> None:
     """connect(AF_UNSPEC) drops what is queued, either way, and keeps the reservation, also for the next connection."""

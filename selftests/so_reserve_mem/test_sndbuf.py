@@ -32,7 +32,7 @@ def push_and_drain(sender: socket.socket, receiver: socket.socket, rounds: int =
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-raise")
+@pytest.mark.red_on("drop-sndbuf-raise", "sndbuf-below-wmem-default")
 def test_grows_to_the_reservation(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Between tcp_mem[1] and [2] a sender with 1 MiB reserved gets a sndbuf of most of it, not 46080 for ever."""
     a, b = sockets.pair()
@@ -96,7 +96,7 @@ def test_lock_is_respected(sockets: sock.Sockets, pressure: Pressure) -> None:
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-floor")
+@pytest.mark.red_on("drop-sndbuf-floor", "reserved-never-shrinks", "sndbuf-floor-adds-up")
 def test_floor_above_tcp_mem_max(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Above tcp_mem[2] a send that is refused memory leaves sndbuf at the unused part of the reservation."""
     size = 16 << 10

@@ -40,7 +40,7 @@ def test_raised_to_most_of_the_reservation(sockets: sock.Sockets, pressure: Pres
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-raise")
+@pytest.mark.red_on("drop-sndbuf-raise", "sndbuf-by-global-pressure")
 def test_raised_under_memcg_pressure(sockets: sock.Sockets, memcg_pressure: MemcgPressure) -> None:
     """Where only the cgroup is under pressure, sndbuf grows into the reservation as well."""
     ends = sockets.pair()

@@ -28,7 +28,7 @@ def test_rounds_up(sockets: sock.Sockets, size: int) -> None:
 
 
 @option
-@pytest.mark.red_on("no-forward-alloc")
+@pytest.mark.red_on("no-forward-alloc", "round-to-next-page")
 @pytest.mark.parametrize("size", [4096, 1 << 20])
 def test_whole_pages_stay(sockets: sock.Sockets, size: int) -> None:
     """A size of whole pages is reserved as it is, and lies in forward_alloc."""
@@ -60,7 +60,7 @@ def test_above_one_gib(sockets: sock.Sockets, size: int) -> None:
 
 @option
 @pytest.mark.fresh
-@pytest.mark.red_on("round-down", "no-forward-alloc")
+@pytest.mark.red_on("round-down", "no-forward-alloc", "cap-excluded")
 def test_one_gib(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
     """1 GiB itself is accepted: it is a charge, no memory is touched (mainline 37e02c42a00b)."""
     s = sockets.open()

@@ -3,12 +3,15 @@
 import itertools
 from collections.abc import Callable
 
+import pytest
+
 from selftests.lib import books, sock
 
 PIECE = 16 << 10  # bytes read at a time, so that what is given back shows between two reads
 UNREAD = 6 << 20
 
 
+@pytest.mark.red_on("uncharge-takes-two-mib")
 def test_gives_back_1_mib_at_2_mib(sockets: sock.Sockets, figure: Callable[[str, float, str], None]) -> None:
     """What is read stays with the socket, until it is 2 MiB: then 1 MiB is given back at once (5.10 sk_mem_uncharge()).
 

@@ -64,7 +64,7 @@ def test_close_gives_back(sockets: sock.Sockets, own_cgroup: Cgroup1) -> None:
 
 
 @option
-@pytest.mark.red_on("drop-memcg-charge", "enomem-keeps-global", "charge-memory-on-v1")
+@pytest.mark.red_on("drop-memcg-charge", "enomem-keeps-global", "charge-memory-on-v1", "charge-forces-on-v1")
 def test_limit(sockets: sock.Sockets, own_cgroup: Cgroup1) -> None:
     """A reservation may fill the limit to the page; one page more is ENOMEM, counts as failed and leaves nothing."""
     own_cgroup.write(LIMIT, 16 * MIB)
