@@ -16,7 +16,7 @@ DRAINED = 300  # virtual seconds: what the receiver drops above tcp_mem[2] is se
 
 
 @pytest.mark.introduced_by("so-reserve-mem", "option")
-@pytest.mark.red_on("refuses-beyond-reservation", "sendmsg-all-or-nothing", "grant-of-all")
+@pytest.mark.red_on("refuses-beyond-reservation", "sendmsg-all-or-nothing")
 @pytest.mark.parametrize(("reserved", "chunk"), [(8192, 8192), (16384, 16384), (16384, 24576)])
 def test_who_sends_somewhat_more_than_it_reserved_goes_on(
     sockets: sock.Sockets, pressure: Pressure, reserved: int, chunk: int

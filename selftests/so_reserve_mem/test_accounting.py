@@ -44,7 +44,7 @@ def test_history(sockets: sock.Sockets, own_cgroup: Cgroup, sizes: list[int]) ->
 
 
 @option
-@pytest.mark.red_on("decrease-keeps-charge", "reclaims-what-is-in-use", "charge-uncounted", "get-what-is-left")
+@pytest.mark.red_on("decrease-keeps-charge")
 def test_decrease_of_a_full_socket(sockets: sock.Sockets, own_cgroup: Cgroup) -> None:
     """What is in use is given back when it has been freed, not before, and then all of it."""
     charges = Charges(own_cgroup)

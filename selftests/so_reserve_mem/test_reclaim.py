@@ -34,6 +34,44 @@ def test_after_traffic(sockets: sock.Sockets, size: int) -> None:
 
 
 @option
+@pytest.mark.red_on("charge-uncounted")
+def test_gives_back_the_rest(sockets: sock.Sockets) -> None:
+    """After 1 MiB each way and the peer's FIN, less than a page beyond the reservation is still charged."""
+    size = SIZES[0]
+    a, b = sockets.pair()
+    sock.reserve(a, size)
+    sock.transfer(a, b, 1 << 20)
+    sock.transfer(b, a, 1 << 20)
+    assert sock.eventually(lambda: sock.meminfo(a).wmem_queued == 0)
+    end(a, b)
+    assert size <= sock.meminfo(a).fwd_alloc < size + sock.PAGE
+
+
+@option
+@pytest.mark.red_on("reclaim-spares-a-page")
+def test_gives_back_one_page(sockets: sock.Sockets) -> None:
+    """A reservation of a single page is given back like any other."""
+    s = sockets.open()
+    sock.reserve(s, sock.PAGE)
+    sock.reserve(s, 0)
+    assert sock.meminfo(s).fwd_alloc == 0
+
+
+@option
+@pytest.mark.red_on("reclaims-what-is-in-use")
+def test_decrease_takes_nothing_in_use(sockets: sock.Sockets) -> None:
+    """What unread data takes up is not given back by a decrease, though it is more than remains reserved."""
+    a, b = sockets.pair()
+    sock.reserve(b, 8192)
+    assert sock.push(a, 32 << 10) == 32 << 10
+    used = sock.meminfo(b).rmem_alloc
+    sock.reserve(b, 4096)
+    m = sock.meminfo(b)
+    assert m.rmem_alloc == used > 32 << 10
+    assert m.fwd_alloc >= 0
+
+
+@option
 @pytest.mark.red_on("uncharge-eats-reservation")
 def test_uncharge_above_two_mib(sockets: sock.Sockets) -> None:
     """The reclaim of 1 MiB that begins at 2 MiB of forward_alloc spares a reservation of 4 MiB."""

@@ -96,7 +96,7 @@ def test_lock_is_respected(sockets: sock.Sockets, pressure: Pressure) -> None:
 
 
 @sndbuf
-@pytest.mark.red_on("drop-sndbuf-floor", "reserved-never-shrinks", "sndbuf-floor-adds-up")
+@pytest.mark.red_on("drop-sndbuf-floor", "reserved-never-shrinks")
 def test_floor_above_tcp_mem_max(sockets: sock.Sockets, pressure: Pressure) -> None:
     """Above tcp_mem[2] a send that is refused memory leaves sndbuf at the unused part of the reservation."""
     size = 16 << 10

@@ -66,8 +66,20 @@ def test_one_gib(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
     s = sockets.open()
     low, _, high = tcp_mem.default
     tcp_mem.write(low, GIB // sock.PAGE + high, GIB // sock.PAGE + high)
-    sock.reserve(s, GIB - 1)
-    assert (sock.reserved(s), sock.meminfo(s).fwd_alloc) == (GIB, GIB)
+    for size in (GIB - 1, GIB):
+        sock.reserve(s, size)
+        assert (sock.reserved(s), sock.meminfo(s).fwd_alloc) == (GIB, GIB)
+
+
+@option
+@pytest.mark.red_on("get-what-is-left")
+def test_use_does_not_show(sockets: sock.Sockets) -> None:
+    """getsockopt() returns what was reserved, however much of it unread data takes up."""
+    a, b = sockets.pair()
+    sock.reserve(b, 64 << 10)
+    sock.push(a, 16 << 10)
+    assert sock.meminfo(b).rmem_alloc > 0
+    assert sock.reserved(b) == 64 << 10
 
 
 @option
