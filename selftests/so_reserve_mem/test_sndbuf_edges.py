@@ -5,25 +5,33 @@ from collections.abc import Callable
 
 import pytest
 
-from selftests.lib import link, sock
+from selftests.lib import books, link, sock
 from selftests.lib.pressure import Pressure
 from selftests.so_reserve_mem.test_sndbuf import push_and_drain
 
-SIZE, SMALL = 256 << 10, 20_000
+SIZE = 256 << 10
 AT_ONCE = socket.MSG_DONTWAIT | sock.MSG_ZEROCOPY  # a copy is charged by the page fragments that it happens to fill
-Ends = tuple[socket.socket, socket.socket]
+Squeezed = Callable[[int, int], socket.socket]
 
 
 @pytest.fixture
-def unacknowledged(sockets: sock.Sockets, sysctl: Callable[[str, str], None], veth: link.Veth) -> Ends:
-    """A sender that gets no ACK for a minute, with a sndbuf of SMALL, and its peer."""
-    sysctl("net.ipv4.tcp_wmem", f"4096 16384 {SMALL}")
-    with veth.there():
-        listener = sockets.listener(address=veth.theirs)
-    a, b = sockets.connect(listener)
-    a.setsockopt(socket.SOL_SOCKET, sock.SO_ZEROCOPY, 1)
-    link.delay(60_000, veth.device)
-    return a, b
+def squeezed(
+    sockets: sock.Sockets, sysctl: Callable[[str, str], None], veth: link.Veth, pressure: Pressure
+) -> Squeezed:
+    """squeezed(sndbuf, reserved): a sender above tcp_mem[2] that gets no ACK for a minute, which would raise sndbuf."""
+
+    def sender(sndbuf: int, reserved: int) -> socket.socket:
+        sysctl("net.ipv4.tcp_wmem", f"4096 4608 {sndbuf}")
+        with veth.there():
+            listener = sockets.listener(address=veth.theirs)
+        a, _ = sockets.connect(listener)
+        a.setsockopt(socket.SOL_SOCKET, sock.SO_ZEROCOPY, 1)
+        sock.reserve(a, reserved)
+        link.delay(60_000, veth.device)
+        pressure.on(above_max=True)
+        return a
+
+    return sender
 
 
 @pytest.mark.introduced_by("so-reserve-mem", "sndbuf")
@@ -41,37 +49,32 @@ def test_unread_data_is_not_for_sending(sockets: sock.Sockets, pressure: Pressur
 
 @pytest.mark.introduced_by("so-reserve-mem", "option")
 @pytest.mark.red_on("sndbuf-floor-is-whole-reservation", "sndbuf-floor-adds-up")
-@pytest.mark.parametrize("size", [12 << 10, 16 << 10])
-def test_refused_charge_counts_the_queue(unacknowledged: Ends, pressure: Pressure, size: int) -> None:
+def test_refused_charge_counts_the_queue(squeezed: Squeezed) -> None:
     """A charge that is refused above tcp_mem[2] leaves less than the reservation for sndbuf: a part is queued."""
-    a, _ = unacknowledged
-    sock.reserve(a, size)
-    pressure.on(above_max=True)
-    a.send(bytes(24 << 10), AT_ONCE)
-    assert sock.meminfo(a).sndbuf <= size - 512  # an empty packet takes 768
-
-
-@pytest.mark.introduced_by("so-reserve-mem", "option")
-@pytest.mark.red_on("grant-of-all")
-def test_queues_what_is_charged(unacknowledged: Ends, pressure: Pressure) -> None:
-    """Above tcp_mem[2] nothing is queued that is not charged: what is granted is what is left of the reservation."""
-    a, _ = unacknowledged
-    sock.reserve(a, 8192)
-    pressure.on(above_max=True)
-    sent = a.send(bytes(12 << 10), AT_ONCE)
-    m = sock.meminfo(a)
-    assert 0 < sent <= m.wmem_queued <= sock.spare(a)
-    assert m.fwd_alloc >= 0
+    a = squeezed(20_000, 8192)
+    a.send(bytes(32 << 10), AT_ONCE)
+    assert sock.meminfo(a).sndbuf <= 8192 - 512  # an empty packet takes 768
 
 
 @pytest.mark.introduced_by("so-reserve-mem", "option")
 @pytest.mark.red_on("refused-charge-raises")
-def test_refused_charge_does_not_raise(unacknowledged: Ends, pressure: Pressure) -> None:
+def test_refused_charge_does_not_raise(squeezed: Squeezed) -> None:
     """A charge that is refused above tcp_mem[2] does not make sndbuf larger than it was, whatever is reserved."""
-    a, _ = unacknowledged
-    before = sock.meminfo(a).sndbuf
-    assert before == SMALL
-    sock.reserve(a, before + 2 * sock.PAGE)
-    pressure.on(above_max=True)
+    a = squeezed(5000, 24 << 10)
+    assert sock.meminfo(a).sndbuf == 5000
     a.send(bytes(32 << 10), AT_ONCE)
-    assert sock.meminfo(a).sndbuf <= before
+    assert sock.meminfo(a).sndbuf <= 5000
+
+
+@pytest.mark.introduced_by("so-reserve-mem", "option")
+@pytest.mark.red_on("grant-of-all")
+def test_queues_what_is_charged(sockets: sock.Sockets, pressure: Pressure) -> None:
+    """Above tcp_mem[2] what is granted is what is left of the reservation, not all that was asked for."""
+    if books.batched():
+        pytest.skip("since 6.0 tcp_wmem[0] is granted to everybody (mainline 849b425cd091)")
+    asked = sock.PAGE - 512  # with an empty packet more than a page, and less than the smallest sndbuf
+    a, _ = sockets.pair()
+    sock.reserve(a, 2 * sock.PAGE)
+    sock.reserve(a, sock.PAGE)  # which gives back what the handshake has left
+    pressure.on(above_max=True)
+    assert 0 < a.send(bytes(asked), socket.MSG_DONTWAIT) < asked
