@@ -50,10 +50,11 @@ class Kernels:
     def get(self, patch: Patch | None, kind: str) -> Runs:
         """The last step, with one more patch where it is given, in a flavour. StepFailed where there is no image."""
         key = patch.id if patch else "", kind
-        with self._lock:  # one build at a time
-            if key not in self._made:
-                self._made[key] = self.make(patch, kind)
-            return self._made[key]
+        if key not in self._made:
+            with self._lock:  # one build at a time
+                if key not in self._made:
+                    self._made[key] = self.make(patch, kind)
+        return self._made[key]
 
     def make(self, patch: Patch | None, kind: str) -> Runs:
         """Build it; the guests boot when cases are run."""
@@ -93,22 +94,28 @@ class Campaign:
         self.jobs, self.kept, self.say = jobs, kept, kernels.say
 
     def fill(self) -> None:
-        """First the cases that name a fault, then the others on those that are still alive."""
+        """First the cases that name a fault, then the others on those that are still alive.
+
+        What killed runs with no fault active afterwards. Where that is red as well the fault goes on with what is left.
+        """
         began, before = time.monotonic(), self.table.seconds
-        todo = [(m, Row(m.id)) for m in self.chosen if m.id not in self.table.rows]
-        if len(todo) < len(self.chosen):
-            self.say(f"{len(self.chosen) - len(todo)} faults had their result before")
-        phases = [self._named] if self.table.mode == "named" else [self._named, self._others]
-        for phase in phases:
-            work = [(m, cases, row) for m, row in todo if self._open(row) and (cases := phase(m))]
-            self._baseline([(m, cases) for m, cases, _ in work])
-            for m, row in self._at_once([partial(self._try, *of_one) for of_one in work]):
-                self.table.seconds = before + time.monotonic() - began
-                if phase is phases[-1] or not self._open(row):
-                    self._done(m, row)
-        for m, row in todo:  # those that no phase had a case for
-            if m.id not in self.table.rows:
-                self._done(m, row)
+        row = {m.id: self.table.rows.get(m.id) or Row(m.id) for m in self.chosen}
+        for phase in [self._named] if self.table.mode == "named" else [self._named, self._others]:
+            self._baseline()  # of what an interrupted campaign has left
+            while work := [(m, cases, row[m.id]) for m in self.chosen if (cases := self._left(row[m.id], phase(m)))]:
+                for tried in self._at_once([partial(self._try, *of_one) for of_one in work]):
+                    self.table.rows[tried.id] = tried
+                    self.table.seconds = before + time.monotonic() - began
+                    self.kept()
+                self._baseline()
+        self.table.rows = row | self.table.rows  # those that no case was there for, too
+        self.table.seconds = before + time.monotonic() - began
+
+    def _left(self, row: Row, cases: list[Case]) -> list[Case]:
+        """What of these cases is still wanted of a fault."""
+        if row.no_guest[0] or (self.table.mode == "first" and row.kills):
+            return []
+        return [c for c in cases if c.nodeid not in row.kills and c.nodeid not in row.held]
 
     def _named(self, mutant: Mutant) -> list[Case]:
         """The cases that say that they see it."""
@@ -118,27 +125,18 @@ class Campaign:
         """The rest of the suite."""
         return [c for c in self.suite if mutant.id not in c.red_on]
 
-    def _open(self, row: Row) -> bool:
-        """Whether more cases are wanted of a fault."""
-        return not row.no_guest[0] and (self.table.mode != "first" or not row.kills)
-
-    def _done(self, mutant: Mutant, row: Row) -> None:
-        self.table.rows[row.id] = row
-        self.kept()
-        word = "killed" if row.by() else "UNKNOWN" if row.trouble() else "ALIVE"
-        what = row.by() or row.trouble() or f"{mutant.what}: {len(row.held)} cases held"
-        self.say(f"{word:7} {row.id} ({mutant.breaks}): {what} [{row.seconds:.0f} s]")
-
-    def _baseline(self, wanted: list[tuple[Mutant, list[Case]]]) -> None:
-        """Run with no fault active what is wanted with one, and was not yet."""
+    def _baseline(self) -> None:
+        """Run what killed with no fault active, where it has not been; what is red then as well has killed nothing."""
         needed: dict[str, tuple[Mutant, dict[str, Case]]] = {}
-        for m, cases in wanted:
+        by_id = {c.nodeid: c for c in (*self.suite, *self.every)}
+        tried = [(m, self.table.rows[m.id]) for m in self.chosen if m.id in self.table.rows]
+        for m, row in tried:
             have = self.table.baseline.setdefault(kernel_of(m), {})
-            missing = {c.nodeid: c for c in cases if c.nodeid not in have}
+            missing = {case: by_id[case] for case in row.kills if case not in have}
             needed.setdefault(kernel_of(m), (m, {}))[1].update(missing)
         work = [(m, group) for m, cases in needed.values() for group in groups(list(cases.values()))]
-        have_all, count = sum(map(len, self.table.baseline.values())), sum(len(group) for _, group in work)
-        self.say(f"with no fault active: {count} cases to run, {have_all} had their verdict before")
+        if work:
+            self.say(f"with no fault active: {sum(len(group) for _, group in work)} cases that killed")
         for m, cells in self._at_once([partial(self._clean, *of_one) for of_one in work]):
             for cell in cells:
                 if cell.verdict is Verdict.INFRA or cell.verdict in NO_GUEST:
@@ -147,14 +145,16 @@ class Campaign:
                     self.say(f"red with no fault active: {cell.case} {cell.verdict}: {cell.reason}")
                 self.table.baseline[kernel_of(m)][cell.case] = str(cell.verdict)
             self.kept()
+        for m, row in tried:
+            row.compare(self.table.baseline[kernel_of(m)])
 
     def _clean(self, m: Mutant, group: list[Case]) -> tuple[Mutant, list[Cell]]:
         runs, tar = self.kernels.get(m.patch if m.name else None, m.flavour), selftests_tar(NONE if m.name else "")
         return m, list(runs.run(flavour.patient(group, flavour.load(m.flavour)), tar))
 
-    def _try(self, m: Mutant, cases: list[Case], row: Row) -> tuple[Mutant, Row]:
+    def _try(self, m: Mutant, cases: list[Case], row: Row) -> Row:
         """Run cases with a fault active, until the first kill if that is enough."""
-        began, baseline = time.monotonic(), self.table.baseline[kernel_of(m)]
+        began = time.monotonic()
         try:
             runs, tar = self.kernels.get(m.patch, m.flavour), selftests_tar(m.name)
             patient = flavour.patient(cases, flavour.load(m.flavour))
@@ -164,15 +164,20 @@ class Campaign:
                     for cell in cells:
                         if cell.verdict in NO_GUEST:
                             raise StepFailed(str(cell.verdict), cell.reason)
-                        row.add(cell, baseline.get(cell.case, "LOST"))
-                        if not self._open(row):
+                        row.add(cell)
+                        if not self._left(row, cases):
                             break
-                if not self._open(row):
+                if not self._left(row, cases):
                     break
+            if not self.kernels.stopping.is_set():  # a result that did not arrive must not be waited for for ever
+                row.held |= {c.nodeid: str(Verdict.LOST) for c in self._left(row, cases)}
         except StepFailed as e:
             row.no_guest = e.verdict, e.reason
         row.seconds = round(row.seconds + time.monotonic() - began, 1)
-        return m, row
+        word = "killed" if row.by() else "UNKNOWN" if row.trouble() else "ALIVE"
+        what = row.by() or row.trouble() or f"{m.what}: {len(row.held)} cases held"
+        self.say(f"{word:7} {m.id} ({m.breaks}): {what} [{row.seconds:.0f} s]")
+        return row
 
     def _at_once(self, todo: list[Callable[[], Result]]) -> Iterator[Result]:
         """Results as they come, of so many at a time; where whoever reads them stops, all of it stops."""

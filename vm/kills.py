@@ -36,14 +36,19 @@ class Row:
     no_guest: tuple[str, str] = ("", "")
     seconds: float = 0.0
 
-    def add(self, cell: Cell, baseline: str) -> bool:
-        """Take a cell; whether it is a kill."""
-        killed = kills(cell) and not red(Verdict(baseline))
-        if killed:
+    def add(self, cell: Cell) -> None:
+        """Take a cell."""
+        if kills(cell):
             self.kills[cell.case] = str(cell.verdict), cell.reason
         else:
             self.held[cell.case] = str(cell.verdict)
-        return killed
+
+    def compare(self, baseline: dict[str, str]) -> None:
+        """Take back the kills by cases that are red with no fault active too, or whose verdict then is not known."""
+        for case, (verdict, _) in list(self.kills.items()):
+            if red(Verdict(baseline.get(case, "LOST"))):
+                self.held[case] = verdict
+                del self.kills[case]
 
     def trouble(self) -> str:
         """Why nobody knows whether a fault that was not killed is seen: cases that did not get as far as the kernel."""
@@ -123,8 +128,8 @@ def render(table: Table, chosen: Iterable[Mutant], named: dict[str, list[str]], 
         "",
         f"{len(chosen)} faults: {len([m for m in killed if not m.equivalent])} killed, {len(alive)} survived, "
         f"{len(unseen)} equivalent, {len(untold)} without a result; {MODES[table.mode]}. "
-        f"{sum(map(len, table.baseline.values()))} cases ran with no fault active as well, "
-        f"{len(_red(table))} of them red. It took {table.seconds / 60:.1f} minutes"
+        f"{sum(map(len, table.baseline.values()))} cases that were red with a fault ran with none active as well, "
+        f"{len(_red(table))} of them were red then too. It took {table.seconds / 60:.1f} minutes"
         + "".join(f", {what} {which}" for what, which in table.measured_with.items())
         + ".",
     ]

@@ -14,7 +14,7 @@ from vm import campaign, chosen, mutate, series
 from vm.campaign import Campaign, Kernels
 from vm.cases import Case
 from vm.errors import Infra, Mistake, StepFailed
-from vm.kills import Table
+from vm.kills import Row, Table
 from vm.mutants import Mutant
 from vm.reports import Cell
 from vm.series import Patch
@@ -67,10 +67,10 @@ def run(kernels: Kernels, mode: str, *faults: Mutant, table: Table | None = None
 def test_the_first_kill_ends_a_fault(tmp_path: Path) -> None:
     kernels = Fake({("a", "one"): Verdict.FAIL, ("b", "two"): Verdict.PANIC}, tmp_path)
     table = run(kernels, "first", A, B)
-    assert kernels.ran[:2] == [("none", "one"), ("a", "one")], "the case that names it comes first, without it before"
+    assert kernels.ran[:2] == [("a", "one"), ("none", "one")], "the case that names it comes first, then without it"
     assert [name for fault, name in kernels.ran if fault == "a"] == ["one"]
     assert [name for fault, name in kernels.ran if fault == "b"] == ["one", "two"]
-    assert [name for fault, name in kernels.ran if fault == "none"] == ["one", "two", "three"]
+    assert [name for fault, name in kernels.ran if fault == "none"] == ["one", "two"], "what has killed"
     assert table.rows["a"].by() == "x/test_y.py::test_one FAIL"
     assert table.rows["b"].by() == "x/test_y.py::test_two PANIC"
     assert kernels.made == ["schemata"]
@@ -95,7 +95,7 @@ def test_a_case_that_is_red_anyway_kills_nothing(tmp_path: Path) -> None:
 def test_a_fault_of_its_own_patch_is_compared_with_the_series(tmp_path: Path) -> None:
     kernels = Fake({("own", "two"): Verdict.HANG}, tmp_path)
     assert run(kernels, "first", OWN).rows["own"].by() == "x/test_y.py::test_two HANG"
-    assert kernels.made == ["", "own"]
+    assert kernels.made == ["own", ""]
     assert ("", "two") in kernels.ran
 
 
@@ -109,7 +109,7 @@ def test_no_guest_is_the_compilers_or_the_boots_kill(verdict: Verdict, tmp_path:
 
 
 def test_a_host_that_fails_ends_it(tmp_path: Path) -> None:
-    kernels = Fake({("none", "one"): Verdict.INFRA}, tmp_path)
+    kernels = Fake({("none", "one"): Verdict.INFRA, ("a", "one"): Verdict.FAIL}, tmp_path)
     with pytest.raises(Infra, match="with no fault active"):
         run(kernels, "first", A)
     assert kernels.stopping.is_set()
@@ -122,7 +122,27 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     run(again, "first", A, B, table=table)
     assert {fault for fault, _ in again.ran} == {"none", "b"}
     assert ("none", "one") not in again.ran, "that had its verdict"
-    assert list(table.rows) == ["a", "b"]
+    assert set(table.rows) == {"a", "b"}
+
+
+def test_it_goes_on_before_what_killed_was_compared(tmp_path: Path) -> None:
+    red = {("a", "one"): Verdict.FAIL, ("none", "one"): Verdict.FAIL}
+    table = Table("s", "first", rows={"a": Row("a", {ONE.nodeid: ("FAIL", "")})})
+    again = Fake(red, tmp_path)
+    run(again, "first", A, table=table)
+    assert again.ran == [("none", "one"), ("a", "two"), ("a", "three")]
+    assert table.rows["a"].by() == ""
+
+
+def test_a_result_that_did_not_arrive_is_none(tmp_path: Path) -> None:
+    class Silent(Fake):
+        def make(self, patch: Patch | None, kind: str) -> campaign.Runs:
+            kernel = FakeKernel(self, "")
+            kernel.run = lambda group, tar: (cell for cell in ())  # type: ignore[method-assign]
+            return kernel
+
+    table = run(Silent({}, tmp_path), "first", A)
+    assert "3 of 3 cases did not run" in table.rows["a"].trouble()
 
 
 def test_results_of_another_campaign_are_not_gone_on_with(tmp_path: Path) -> None:
