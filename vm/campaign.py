@@ -117,6 +117,15 @@ class Campaign:
             return []
         return [c for c in cases if c.nodeid not in row.kills and c.nodeid not in row.held]
 
+    def _order(self, cases: list[Case]) -> list[list[Case]]:
+        """Cases by guest, as they were collected: the long groups are not the ones that see most.
+
+        Where one kill is enough the first case goes alone: it kills as a rule, and to collect the others costs seconds.
+        """
+        alone = 1 if self.table.mode == "first" else 0
+        shared = sorted(groups(cases[alone:]), key=lambda group: cases.index(group[0]))
+        return [*([case] for case in cases[:alone]), *shared]
+
     def _named(self, mutant: Mutant) -> list[Case]:
         """The cases that say that they see it."""
         return [c for c in self.every if mutant.id in c.red_on]
@@ -158,8 +167,7 @@ class Campaign:
         try:
             runs, tar = self.kernels.get(m.patch, m.flavour), selftests_tar(m.name)
             patient = flavour.patient(cases, flavour.load(m.flavour))
-            # In the order in which they were collected: the long groups are not the ones that see most.
-            for group in sorted(groups(patient), key=lambda group: patient.index(group[0])):
+            for group in self._order(patient):
                 with closing(runs.run(group, tar)) as cells:
                     for cell in cells:
                         if cell.verdict in NO_GUEST:
@@ -169,8 +177,10 @@ class Campaign:
                             break
                 if not self._left(row, cases):
                     break
-            if not self.kernels.stopping.is_set():  # a result that did not arrive must not be waited for for ever
-                row.held |= {c.nodeid: str(Verdict.LOST) for c in self._left(row, cases)}
+            if self.kernels.stopping.is_set():
+                return row
+            # A result that did not arrive must not be waited for for ever.
+            row.held |= {c.nodeid: str(Verdict.LOST) for c in self._left(row, cases)}
         except StepFailed as e:
             row.no_guest = e.verdict, e.reason
         row.seconds = round(row.seconds + time.monotonic() - began, 1)

@@ -76,7 +76,7 @@ def kills(cell: Cell) -> bool:
 class Table:
     """A campaign. of: what it was run with and on, so that another is not taken for it. mode: one of MODES.
 
-    baseline: the verdict of each case with no fault active, by kernel ("" is the schemata's or the series' own).
+    baseline: the verdict with no fault active of each case that killed, by kernel (see campaign.kernel_of()).
     """
 
     series: str
