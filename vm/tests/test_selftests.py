@@ -31,14 +31,14 @@ def test_every_case_of_a_patch_names_the_break_that_turns_it_red(cases: list[Cas
 
 def test_breaks_and_cases_know_each_other(cases: list[Case], under_test: series.Series) -> None:
     named = {word for c in cases for word in c.red_on if not re.fullmatch(r"\d+\.\d+", word)}
-    assert named - mutants.everywhere() == set()
-    assert {m.id for m in mutants.load(under_test)} - named == set()
+    assert named - set(mutants.everywhere()) == set()
+    assert {m.id for m in mutants.load(under_test) if not m.equivalent} - named == set()
 
 
 def test_the_breaks_name_nobody(under_test: series.Series) -> None:
     for mutant in mutants.load(under_test):
-        assert b"Signed-off-by" not in mutant.mail
-        assert b"From: perpatch developers <perpatch@example.org>" in mutant.mail
+        assert b"Signed-off-by" not in mutant.patch.mail
+        assert b"From: perpatch developers <perpatch@example.org>" in mutant.patch.mail
 
 
 def test_the_cases_count_instructions_as_the_guest_clock_does() -> None:
