@@ -105,7 +105,7 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    asked = {item.callspec.params["name"] for item in request.session.items if hasattr(item, "callspec")}
+    asked = {item.callspec.params.get("name") for item in request.session.items if hasattr(item, "callspec")}
     text = (Path(__file__).parent / "ills.py").read_text()
     names = [name for name in ILLS if name in asked | {"before"}]  # the kernel itself has to come up
     cases = [Case(f"{FILE}::test_{name}", "", timeout=PATIENCE.get(name, 2.0)) for name in names]
@@ -139,6 +139,7 @@ def test_boot(ran: Ran, row: Row, name: str) -> None:
     cell = ran.cells[f"{FILE}::test_after[{name}]"]
     row.fault = f"boot: {name}"
     row.verdict, row.said, row.kept = str(cell.verdict), cell.reason, "console"
+    row.seconds = ran.seconds[cell.case]
     assert cell.verdict == "NO_BOOT"
     assert re.search(BOOTS[name][1], cell.reason)
 
