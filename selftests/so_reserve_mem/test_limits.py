@@ -106,6 +106,7 @@ def test_two_compete(sockets: sock.Sockets, own_cgroup: Cgroup, tcp_mem: TcpMem,
     charges.are(12 * MIB)
 
 
+@option
 @pytest.mark.red_on("same-value-charges")
 def test_same_value_above_the_limit(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
     """The same value again is granted also where TCP has more than tcp_mem[1] allocated."""
@@ -116,6 +117,7 @@ def test_same_value_above_the_limit(sockets: sock.Sockets, tcp_mem: TcpMem) -> N
     assert sock.reserved(s) == 8 * MIB
 
 
+@option
 @pytest.mark.red_on("ignore-tcp-mem")
 def test_last_page(sockets: sock.Sockets, tcp_mem: TcpMem) -> None:
     """Two sockets may fill TCP up to tcp_mem[1] to the page, and one gets what the other returns."""

@@ -63,10 +63,9 @@ def end(process: subprocess.Popen, how: signal.Signals) -> tuple[int, str, list[
 
 
 def halves(env: dict[str, str]) -> list[str]:
-    """What lies in a cache, or in this host's, that is neither finished nor a lock."""
-    top = Path(env["PERPATCH_CACHE"]) if "PERPATCH_CACHE" in env else cache()
-    found = [*(top / "states").iterdir(), *(top / "images").iterdir(), *(top / "roots").iterdir()]
-    return [p.name for p in found if p.name.startswith("tmp") and time.time() - p.stat().st_mtime < 60]
+    """What is half made in a cache of own_cache(); in what it shares with this host others may be at work."""
+    own = [d for d in Path(env["PERPATCH_CACHE"]).iterdir() if d.is_dir() and not d.is_symlink()]
+    return [p.name for directory in own for p in directory.iterdir() if p.name.startswith("tmp")]
 
 
 def last_line(said: str) -> str:
