@@ -96,8 +96,12 @@ def run(
         output.write(filled, into)
     except OSError as e:
         raise Infra(f"{into}: results not written whole: {e.strerror}") from None
-    progress.finish()
-    typer.echo(f"results: {into}")
+    try:
+        progress.finish()
+        typer.echo(f"results: {into}")
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read us has gone (head); what the run came to is in the exit status all the same
+        _nobody_reads()
     raise typer.Exit(filled.exit_status())
 
 
@@ -208,6 +212,11 @@ def clean(
             typer.echo(f"removed {where}")
 
 
+def _nobody_reads() -> None:
+    """Nothing more can be said to standard output, and Python must not try when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _note(text: str) -> None:
     typer.echo(text, err=True)
 
@@ -263,7 +272,6 @@ def main() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except BrokenPipeError:
-        # Whoever read us has gone (head); nothing more can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _nobody_reads()
         status = 1
     sys.exit(status)

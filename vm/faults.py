@@ -46,4 +46,4 @@ def _row(row: dict[str, Any]) -> str:
 
 def _where_it_ran(text: str) -> str:
     """Without the directories of the machine that it ran on, and without what no page should hold."""
-    return re.sub(r"[^\x20-\x7e\n]", "?", re.sub(r"/\S*/(?=[\w.-]+)", "", text))
+    return re.sub(r"[^\x20-\x7e\n]", "?", re.sub(r"(?<![\w./])/\S*/(?=[\w.-]+)", "", text))

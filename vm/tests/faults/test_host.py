@@ -189,6 +189,7 @@ def test_whoever_read_it_has_gone(row: Row, tmp_path: Path) -> None:
     process.wait(timeout=600)
     row.verdict, row.kept = f"exit status {process.returncode}", str(verdicts(results))
     assert set(verdicts(results)) == {"PASS"}
+    assert process.returncode == 0
 
 
 @as_root
