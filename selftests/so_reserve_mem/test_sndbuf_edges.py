@@ -51,6 +51,8 @@ def test_unread_data_is_not_for_sending(sockets: sock.Sockets, pressure: Pressur
 @pytest.mark.red_on("sndbuf-floor-is-whole-reservation", "sndbuf-floor-adds-up")
 def test_refused_charge_counts_the_queue(squeezed: Squeezed) -> None:
     """A charge that is refused above tcp_mem[2] leaves less than the reservation for sndbuf: a part is queued."""
+    if books.batched():
+        pytest.skip("seen on 6.1: sndbuf stays; since 6.0 tcp_wmem[0] is granted to all (mainline 849b425cd091)")
     a = squeezed(20_000, 8192)
     a.send(bytes(32 << 10), AT_ONCE)
     assert sock.meminfo(a).sndbuf <= 8192 - 512  # an empty packet takes 768
