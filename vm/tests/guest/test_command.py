@@ -11,6 +11,7 @@ import pexpect
 import psutil
 import pytest
 
+from vm import console
 from vm.paths import PATCHES, REPO
 
 pytestmark = pytest.mark.guest
@@ -96,8 +97,9 @@ def test_a_capsule_needs_nothing_but_qemu(tmp_path: Path) -> None:
     packed = [*PERPATCH, "capsule", str(results), "--case", "ipv6", "--step", "3/3", "--into", str(box)]
     subprocess.run(packed, cwd=REPO, check=True, stdin=subprocess.DEVNULL)
     box.rename(elsewhere)  # whoever it is sent to has it somewhere else
-    said = subprocess.run(
-        [str(elsewhere / "run.sh")], capture_output=True, text=True, stdin=subprocess.DEVNULL, env={"PATH": os.defpath}
+    raw = subprocess.run(
+        [str(elsewhere / "run.sh")], capture_output=True, stdin=subprocess.DEVNULL, env={"PATH": os.defpath}
     ).stdout
+    said = console.printable(raw)
     assert "test_value.py::test_ipv6 PASSED" in said
     assert "the agent ended with status 0" in said
