@@ -112,7 +112,7 @@ def _mark(cell: Cell | None, strict: bool) -> str:
 
 
 def _cellsafe(text: str) -> str:
-    return re.sub(r"([|<>*_`])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([|<>*_`])", r"\\\1", " ".join(_xml(text).split()))
 
 
 def ktap(run: Run) -> str:

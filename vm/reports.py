@@ -200,7 +200,7 @@ def outcome(reports: list[dict[str, Any]], kmsg: list[str]) -> Outcome:
     if skipped:
         longrepr = skipped[0]["longrepr"]
         why = longrepr[2] if isinstance(longrepr, (list, tuple)) else _line(str(longrepr))
-        return Outcome("skipped", skipped[0]["when"], text=str(why).removeprefix("Skipped: "), splats=bad)
+        return Outcome("skipped", skipped[0]["when"], text=_line(str(why).removeprefix("Skipped: ")), splats=bad)
     if [(r["when"], r["outcome"]) for r in reports] != [(p, "passed") for p in ("setup", "call", "teardown")]:
         return Outcome("failed", "setup", "", None, "its reports did not all arrive", bad)
     return Outcome("passed", splats=bad)
@@ -226,5 +226,7 @@ def _lines(traceback: dict[str, Any] | None, crash: dict[str, Any] | None) -> li
 
 
 def _line(text: str) -> str:
+    """The first line, without what a terminal or a page would act on: a case may say anything."""
+    text = console.printable(text.encode(errors="replace"))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[0][:300] if lines else ""

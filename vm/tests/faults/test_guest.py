@@ -50,7 +50,7 @@ ILLS = {
     "ends_pytest": ("ERROR", "pytest ended in the middle"),
     "floods_the_console": ("PASS", ""),
     "floods_the_kernel_log": ("SPLAT", "kernel messages were lost"),
-    "says_what_no_terminal_likes": ("FAIL", r"\[31m"),
+    "says_what_no_terminal_likes": ("FAIL", r"& <red>"),
     "line_cut_in_two": ("LOST", "not line"),
     "line_repeated": ("LOST", "not line"),
     "lines_out_of_order": ("LOST", "not line"),
