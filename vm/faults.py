@@ -40,10 +40,10 @@ def render(file: Path = JSON) -> str:
 
 def _row(row: dict[str, Any]) -> str:
     verdict = row["verdict"] if row["good"] else f"**{row['verdict']}: not as it should be**"
-    words = [row["fault"], verdict, f"{row['seconds']:.1f} s", _where_it_ran(row["said"])[:200], row["kept"]]
+    words = [row["fault"], verdict, f"{row['seconds']:.1f} s", anywhere(row["said"])[:200], row["kept"]]
     return "| " + " | ".join(re.sub(r"([|<>*_`\\])", r"\\\1", " ".join(w.split())) for w in words) + " |"
 
 
-def _where_it_ran(text: str) -> str:
+def anywhere(text: str) -> str:
     """Without the directories of the machine that it ran on, and without what no page should hold."""
     return re.sub(r"[^\x20-\x7e\n]", "?", re.sub(r"(?<![\w./])/\S*/(?=[\w.-]+)", "", text))

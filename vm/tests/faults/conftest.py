@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vm.faults import anywhere
+
 ROWS = pytest.StashKey[list[dict[str, object]]]()
 
 
@@ -48,7 +50,9 @@ def row(request: pytest.FixtureRequest) -> Iterator[Row]:
     yield row
     spent = time.monotonic() - began if row.seconds == began else row.seconds
     good = getattr(request.node, "passed", False)
-    request.config.stash[ROWS].append(vars(row) | {"seconds": round(spent, 1), "good": good})
+    request.config.stash[ROWS].append(
+        vars(row) | {"said": anywhere(row.said), "seconds": round(spent, 1), "good": good}
+    )
 
 
 @pytest.hookimpl(wrapper=True)
