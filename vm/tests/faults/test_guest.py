@@ -20,7 +20,7 @@ pytestmark = pytest.mark.fault
 
 FILE = "selftests/test_x.py"
 NMI, ANSWERS = "an NMI shows", "the kernel answers"
-# What each comes to, and a word of its reason. A list of verdicts: which of them is the guest's own affair.
+# What each comes to, and a word of its reason.
 ILLS = {
     "before": ("PASS", ""),
     "panic": ("PANIC", "dumptest"),

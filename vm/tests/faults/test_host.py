@@ -55,8 +55,13 @@ def ran(row: Row, process: subprocess.Popen, results: Path | None = None) -> str
     said, _ = process.communicate(timeout=900)
     row.verdict, row.said = f"exit status {process.returncode}", last_line(said)
     if results and (results / "results.json").is_file():
-        row.kept = ", ".join(f"{n} {v}" for v, n in sorted(verdicts(results).items()))
+        row.kept = counted(results)
     return said
+
+
+def counted(results: Path) -> str:
+    """How many results arrived, by verdict."""
+    return ", ".join(f"{n} {v}" for v, n in sorted(verdicts(results).items()))
 
 
 @pytest.mark.parametrize("how", ["opens and hangs", "may not be opened", "is not there"])
@@ -165,7 +170,7 @@ def test_the_runner_is_ended(row: Row, booted: None, stage: str, how: signal.Sig
     assert left == []
     assert status == (-9 if how is signal.SIGKILL else 130)
     if how is not signal.SIGKILL:
-        row.kept = ", ".join(f"{n} {v}" for v, n in sorted(verdicts(results).items()))
+        row.kept = counted(results)
         assert "LOST" in verdicts(results)
         assert stage == "boot" or len(verdicts(results)) > 1
         assert stage == "run" or halves(env) == []
@@ -187,9 +192,14 @@ def test_whoever_read_it_has_gone(row: Row, tmp_path: Path) -> None:
     process.stdout.readline()
     process.stdout.close()
     process.wait(timeout=600)
-    row.verdict, row.kept = f"exit status {process.returncode}", str(verdicts(results))
+    row.verdict, row.kept = f"exit status {process.returncode}", counted(results)
     assert set(verdicts(results)) == {"PASS"}
     assert process.returncode == 0
+
+
+def mounted(where: Path, how: str) -> str:
+    """What to begin a command line with, so that it alone sees a tmpfs there."""
+    return f"exec unshare -m sh -c 'mkdir -p {where}; mount -t tmpfs -o {how} none {where}; exec \"$@\"' sh"
 
 
 @as_root
@@ -199,23 +209,17 @@ def test_disk_full(row: Row, stage: str, tmp_path: Path) -> None:
     env, results = own_cache(tmp_path / "cache", *([stage] if stage == "images" else [])), tmp_path / "r"
     full = results if stage == "results" else tmp_path / "cache" / stage
     size = "40k" if stage == "results" else "4m"
-    mount = f"mkdir -p {full}; mount -t tmpfs -o size={size} none {full}; exec"
-    kept = own_states_too(env) if stage == "results" else env
-    process = start([*RUN, "--results", str(results)], kept, f"exec unshare -m sh -c '{mount} \"$@\"' sh")
+    if stage == "results":
+        env = {}  # with this host's states: what fails then is the writing of results
+    process = start([*RUN, "--results", str(results)], env, mounted(full, f"size={size}"))
     said = ran(row, process, results)
     assert process.returncode == 3, said
     assert "No space left on device" in said or "MiB free" in said
 
 
-def own_states_too(env: dict[str, str]) -> dict[str, str]:
-    """The same, with this host's states: what fails then is the writing of results."""
-    return {k: v for k, v in env.items() if k != "PERPATCH_CACHE"}
-
-
 @as_root
 def test_results_may_not_be_written(row: Row, tmp_path: Path) -> None:
-    mount = f"mount -t tmpfs -o ro none {tmp_path}; exec"
-    process = start([*RUN, "--results", str(tmp_path / "r")], before=f"exec unshare -m sh -c '{mount} \"$@\"' sh")
+    process = start([*RUN, "--results", str(tmp_path / "r")], before=mounted(tmp_path, "ro"))
     said = ran(row, process)
     assert process.returncode == 2
     assert "cannot be written" in said

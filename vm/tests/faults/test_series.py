@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from vm import git
+from vm import git, source
 from vm.paths import PATCHES
+from vm.series import load
+from vm.source import Source
 from vm.tests.faults.command import last_line, start
 from vm.tests.faults.conftest import Row
 
@@ -24,9 +26,7 @@ AUTHOR = "perpatch developers <perpatch@example.org>"
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work tree of the base, to make patches in; the objects are the cache's."""
-    from vm import series, source
-
-    found = source.find(series.load("so-reserve-mem").base, None, None, None, print)
+    found = base()
     where = tmp_path_factory.mktemp("k") / "linux"
     git.run(where.parent, "clone", "--quiet", "--shared", "--no-checkout", found.repo, str(where))
     git.run(where, "checkout", "--quiet", found.commit, "--", "net/ipv4/tcp.c", "Makefile", "kernel/panic.c")
@@ -50,21 +50,31 @@ def mail(title: str, diff: str, author: str = AUTHOR, number: str = "") -> bytes
     return f"{head}Subject: {tags}{title}\n\nWhat it says.\n---\n{diff}--\n2.39\n\n".encode("latin-1")
 
 
-def build(row: Row, tmp_path: Path, mails: list[bytes], *words: str, name: str = "so-reserve-mem") -> str:
-    """`perpatch build` of a series of these mails; it shares the build directory with the series of that name."""
-    where = tmp_path / name
+def written(tmp_path: Path, mails: list[bytes]) -> Path:
+    """A series of these mails; it shares the build directory with the series of that name."""
+    where = tmp_path / "so-reserve-mem"
     where.mkdir()
     for n, text in enumerate(mails, 1):
         (where / f"{n:04}-a.patch").write_bytes(text)
-    return ran(row, where, *words)
+    return where
+
+
+def base() -> Source:
+    return source.find(load("so-reserve-mem").base, None, None, None, print)
+
+
+def on_base(series: Path) -> list[str]:
+    """The words that say what is built, on the base that our own series has."""
+    return ["--series", str(series), "--tree", base().repo, "--base", base().commit]
+
+
+def build(row: Row, tmp_path: Path, mails: list[bytes], *words: str) -> str:
+    """`perpatch build` of a series of these mails."""
+    return ran(row, written(tmp_path, mails), *words)
 
 
 def ran(row: Row, series: Path, *words: str) -> str:
-    from vm import source
-    from vm.series import load
-
-    found = source.find(load("so-reserve-mem").base, None, None, None, print)
-    process = start(["build", "--series", str(series), "--tree", found.repo, "--base", found.commit, *words])
+    process = start(["build", *on_base(series), *words])
     said, _ = process.communicate(timeout=900)
     row.verdict, row.said = f"exit status {process.returncode}", last_line(said)
     found_verdict = re.search(r"NO_APPLY|NO_BUILD|NO_BOOT", said)
@@ -136,14 +146,7 @@ def test_breaks_the_boot(row: Row, tree: Path, tmp_path: Path) -> None:
     text = (tree / TCP).read_text()
     head = text[text.index(init) :].split("\n\n")[0]
     panics = edit(tree, TCP, head, head + '\n\n\tpanic("made to");', "tcp: does not come up")
-    where = tmp_path / "so-reserve-mem"
-    where.mkdir()
-    (where / "0001-a.patch").write_bytes(panics)
-    from vm import source
-    from vm.series import load
-
-    found = source.find(load("so-reserve-mem").base, None, None, None, print)
-    words = ["--series", str(where), "--tree", found.repo, "--base", found.commit, "--accel", "tcg"]
+    words = [*on_base(written(tmp_path, [panics])), "--accel", "tcg"]
     process = start(["run", *words, "--step", "1", "-k", "charge", "--results", str(tmp_path / "r")])
     said, _ = process.communicate(timeout=900)
     row.verdict, row.said = "NO_BOOT", last_line(said)

@@ -13,11 +13,9 @@ import pytest
 
 from vm import console
 from vm.paths import PATCHES, REPO
+from vm.tests.faults.command import PERPATCH
 
 pytestmark = pytest.mark.guest
-# A background job of a shell that is not interactive has SIGINT ignored, and so would what it starts.
-HEARS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-PERPATCH = [sys.executable, "-c", f"{HEARS}; from vm.cli import main; main()"]
 
 
 def test_shell_is_a_shell_in_that_kernel() -> None:
