@@ -29,6 +29,23 @@ def own_cache(where: Path, *but: str) -> dict[str, str]:
     return {"PERPATCH_CACHE": str(where)}
 
 
+def path_without(tmp_path: Path, *gone: str) -> str:
+    """A PATH on which these programs are not to be found."""
+    here = tmp_path / "bin"
+    here.mkdir()
+    for directory in reversed(os.environ["PATH"].split(os.pathsep)):
+        for program in Path(directory).glob("*") if Path(directory).is_dir() else ():
+            if program.name not in gone:
+                (here / program.name).unlink(missing_ok=True)
+                (here / program.name).symlink_to(program)
+    return str(here)
+
+
+def mounted(where: Path, how: str) -> str:
+    """What to begin a command line with, so that it alone sees a tmpfs there."""
+    return f"exec unshare -m sh -c 'mkdir -p {where}; mount -t tmpfs -o {how} none {where}; exec \"$@\"' sh"
+
+
 def start(words: list[str], env: dict[str, str] | None = None, before: str = "", **more: object) -> subprocess.Popen:
     """perpatch with these words; before: shell words that run it ("unshare -m ... exec")."""
     line = [*PERPATCH, *words]

@@ -16,7 +16,20 @@ import pytest
 from vm import accel, arch, guest, image, root
 from vm.image import Image
 from vm.paths import REPO, cache
-from vm.tests.faults.command import FILE, PERPATCH, RUN, below, end, halves, last_line, own_cache, start, wait_for
+from vm.tests.faults.command import (
+    FILE,
+    PERPATCH,
+    RUN,
+    below,
+    end,
+    halves,
+    last_line,
+    mounted,
+    own_cache,
+    path_without,
+    start,
+    wait_for,
+)
 from vm.tests.faults.conftest import Row
 
 pytestmark = pytest.mark.fault
@@ -36,18 +49,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system of 
 def verdicts(results: Path) -> dict[str, int]:
     cells = json.loads((results / "results.json").read_text())["cells"]
     return {v: sum(c["verdict"] == v for c in cells) for v in {c["verdict"] for c in cells}}
-
-
-def path_without(tmp_path: Path, *gone: str) -> str:
-    """A PATH on which these programs are not to be found."""
-    here = tmp_path / "bin"
-    here.mkdir()
-    for directory in reversed(os.environ["PATH"].split(os.pathsep)):
-        for program in Path(directory).glob("*") if Path(directory).is_dir() else ():
-            if program.name not in gone:
-                (here / program.name).unlink(missing_ok=True)
-                (here / program.name).symlink_to(program)
-    return str(here)
 
 
 def ran(row: Row, process: subprocess.Popen, results: Path | None = None) -> str:
@@ -195,11 +196,6 @@ def test_whoever_read_it_has_gone(row: Row, tmp_path: Path) -> None:
     row.verdict, row.kept = f"exit status {process.returncode}", counted(results)
     assert set(verdicts(results)) == {"PASS"}
     assert process.returncode == 0
-
-
-def mounted(where: Path, how: str) -> str:
-    """What to begin a command line with, so that it alone sees a tmpfs there."""
-    return f"exec unshare -m sh -c 'mkdir -p {where}; mount -t tmpfs -o {how} none {where}; exec \"$@\"' sh"
 
 
 @as_root
