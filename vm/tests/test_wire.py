@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vm import stuck, wire
+from vm import qemu, stuck, wire
 from vm.cases import Case
 from vm.qemu import Port, QemuGone
 from vm.wire import Event, events
@@ -142,25 +142,31 @@ def test_a_guest_that_floods_the_port_is_held_to_its_deadline_too(tmp_path: Path
     assert run(guest, tmp_path)[-1].kind == "hang"
 
 
-def test_a_flood_without_a_newline_is_held_to_its_deadline_too(tmp_path: Path) -> None:
+def test_a_line_without_end_is_held_to_its_deadline_too(tmp_path: Path) -> None:
     guest = Fake(speed=2.0)
     guest.send({"n": 0, "start": CASE.nodeid})
     done = threading.Event()
 
-    def flood() -> None:
-        while not done.is_set():
-            try:
-                guest.theirs.send(b"x" * 4096, socket.MSG_DONTWAIT)
-            except OSError:
-                time.sleep(0.01)
+    def drip() -> None:  # more often than the host's tick, and in a minute not half of the longest line
+        while not done.wait(0.001):
+            guest.theirs.send(b"x" * 64)
 
-    writer = threading.Thread(target=flood)
+    writer = threading.Thread(target=drip)
     writer.start()
     try:
         assert run(guest, tmp_path)[-1].kind == "hang"
     finally:
         done.set()
         writer.join()
+
+
+def test_a_line_longer_than_any_of_ours_is_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu, "LONGEST_LINE", 1000)
+    guest = Fake()
+    guest.send({"n": 0, "start": CASE.nodeid}, b"x" * 1001)
+    last = run(guest, tmp_path)[-1]
+    assert last.kind == "died"
+    assert "xxx" in last.data["why"]
 
 
 def test_what_a_guest_says_can_be_written_down(tmp_path: Path) -> None:
