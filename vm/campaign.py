@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
@@ -117,6 +118,14 @@ class Campaign:
             return []
         return [c for c in cases if c.nodeid not in row.kills and c.nodeid not in row.held]
 
+    def _likely_first(self, mutant: Mutant, cases: list[Case]) -> list[Case]:
+        """Cases that have killed most faults of the same patch come first, where one kill is enough."""
+        if self.table.mode != "first":
+            return cases
+        same = {m.id for m in self.chosen if m.breaks == mutant.breaks}
+        killed = Counter(case for row in list(self.table.rows.values()) if row.id in same for case in row.kills)
+        return sorted(cases, key=lambda c: (mutant.id not in c.red_on, -killed[c.nodeid]))
+
     def _order(self, cases: list[Case]) -> list[list[Case]]:
         """Cases by guest, as they were collected: the long groups are not the ones that see most.
 
@@ -166,7 +175,7 @@ class Campaign:
         began = time.monotonic()
         try:
             runs, tar = self.kernels.get(m.patch, m.flavour), selftests_tar(m.name)
-            patient = flavour.patient(cases, flavour.load(m.flavour))
+            patient = flavour.patient(self._likely_first(m, cases), flavour.load(m.flavour))
             for group in self._order(patient):
                 with closing(runs.run(group, tar)) as cells:
                     for cell in cells:
@@ -182,6 +191,8 @@ class Campaign:
             # A result that did not arrive must not be waited for for ever.
             row.held |= {c.nodeid: str(Verdict.LOST) for c in self._left(row, cases)}
         except StepFailed as e:
+            if m.name:  # its image is that of all the others, and none is active before a case: no fault's doing
+                raise Infra(f"{m.patch.title}: {e.verdict}: {e.reason}") from None
             row.no_guest = e.verdict, e.reason
         row.seconds = round(row.seconds + time.monotonic() - began, 1)
         word = "killed" if row.by() else "UNKNOWN" if row.trouble() else "ALIVE"

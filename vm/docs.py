@@ -31,6 +31,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
         faults.MARKDOWN: faults.render(),
         claims.MARKDOWN: claims.render(claims.load(), kept.read(), plots.load()),
         mutate.MARKDOWN: mutate.document(under_test, cases),
+        **({mutate.DERIVED: derived} if (derived := mutate.derived_document(under_test)) else {}),
     }
 
 

@@ -27,7 +27,8 @@ class Row:
     """What became of one fault.
 
     kills, held: verdict and reason, or verdict, of each case that ran; a kill is one that its baseline does not have.
-    no_guest: verdict and reason where there was no guest to run a case in.
+    no_guest: verdict and reason where there was no guest to run a case in. breaks, what, diff: of a fault that no file
+    describes, because it was derived; diff only where it survived.
     """
 
     id: str
@@ -35,6 +36,9 @@ class Row:
     held: dict[str, str] = field(default_factory=dict)
     no_guest: tuple[str, str] = ("", "")
     seconds: float = 0.0
+    breaks: str = ""
+    what: str = ""
+    diff: str = ""
 
     def add(self, cell: Cell) -> None:
         """Take a cell."""
@@ -90,7 +94,8 @@ class Table:
     def write(self, into: Path) -> None:
         """kill.json, a row a line, whole or not at all."""
         head = {k: v for k, v in asdict(self).items() if k != "rows"}
-        rows = ",\n".join(json.dumps(asdict(row)) for row in self.rows.values())
+        said = [{k: v for k, v in asdict(row).items() if v != ""} for row in self.rows.values()]
+        rows = ",\n".join(map(json.dumps, said))
         half = into.with_suffix(".half")
         half.write_text(json.dumps(head)[:-1] + f', "rows": [\n{rows}\n]}}\n')
         half.rename(into)

@@ -29,7 +29,8 @@ class Mutant:
     """One deliberate fault: which patch it breaks, what a user sees, and the patch that brings it.
 
     name: what the kernel calls it, "" where the patch holds nothing else. flavour: the debug flavour without which
-    nobody can see it. hard: takes a race, or a state that is rare. equivalent: why nobody can see it at all.
+    nobody can see it. hard: takes a race, or a state that is rare. equivalent: why nobody can see it at all. diff: the
+    fault as if it stood alone, where it was not written by hand.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Mutant:
     flavour: str = ""
     hard: bool = False
     equivalent: str = ""
+    diff: str = ""
 
 
 def load(series: Series) -> list[Mutant]:
@@ -90,6 +92,8 @@ def _uses(mail: str) -> list[tuple[int, str]]:
 
 def fault(mutant: Mutant) -> str:
     """A fault as a diff: the lines around each place that asks for it, or all of a patch that holds nothing else."""
+    if mutant.diff:
+        return mutant.diff
     mail = mutant.patch.mail.decode()
     lines = mail.splitlines()
     if not mutant.name:

@@ -21,12 +21,13 @@ from vm.series import Patch
 from vm.verdict import Verdict
 
 SERIES = series.load("so-reserve-mem")
-SCHEMATA = Patch("schemata", "", b"")
+SCHEMATA = Patch("schemata", "all faults", b"")
 A, B = (Mutant(id, "option", f"{id} is wrong", SCHEMATA, id) for id in "ab")
 OWN = Mutant("own", "option", "it is wrong", Patch("own", "", b""))
 ONE, TWO, THREE = (Case(f"selftests/x/test_y.py::test_{n}", "") for n in ("one", "two", "three"))
 ONE = dataclasses.replace(ONE, red_on=("a",))
 SUITE = [ONE, TWO, THREE]
+KNOWN = [A, B, OWN]
 
 
 class Fake(Kernels):
@@ -108,6 +109,31 @@ def test_no_guest_is_the_compilers_or_the_boots_kill(verdict: Verdict, tmp_path:
     assert run(Fake({("own", "one"): verdict}, tmp_path), "first", OWN).rows["own"].no_guest[0] == verdict
 
 
+@pytest.mark.parametrize("verdict", [Verdict.NO_BUILD, Verdict.NO_BOOT])
+def test_an_image_of_many_faults_that_does_not_work_kills_none(verdict: Verdict, tmp_path: Path) -> None:
+    for red in ({("", "schemata"): verdict}, {("a", "one"): verdict}):
+        kernels = Fake(red, tmp_path)
+        with pytest.raises(Infra, match=f"all faults: {verdict}: because"):
+            run(kernels, "first", A, B)
+
+
+def test_what_killed_most_comes_first(tmp_path: Path) -> None:
+    kernels = Fake({(fault, "three"): Verdict.FAIL for fault in "ab"}, tmp_path)
+    run(kernels, "first", A, B)
+    assert [name for fault, name in kernels.ran if fault == "b"] == ["three"]
+    elsewhere = dataclasses.replace(B, breaks="sndbuf")
+    kernels = Fake({(fault, "three"): Verdict.FAIL for fault in "ab"}, tmp_path)
+    run(kernels, "first", A, elsewhere)
+    assert [name for fault, name in kernels.ran if fault == "b"] == ["one", "two", "three"], "of another patch"
+
+
+def test_a_sample_is_spread_over_all() -> None:
+    many = [dataclasses.replace(A, id=str(n)) for n in range(10)]
+    assert [m.id for m in mutate.spread(many, 4)] == ["0", "2", "5", "7"]
+    assert mutate.spread(many, 0) == mutate.spread(many, 10) == mutate.spread(many, 99) == many
+    assert mutate.spread([], 3) == []
+
+
 def test_a_host_that_fails_ends_it(tmp_path: Path) -> None:
     kernels = Fake({("none", "one"): Verdict.INFRA, ("a", "one"): Verdict.FAIL}, tmp_path)
     with pytest.raises(Infra, match="with no fault active"):
@@ -146,14 +172,14 @@ def test_a_result_that_did_not_arrive_is_none(tmp_path: Path) -> None:
 
 
 def test_results_of_another_campaign_are_not_gone_on_with(tmp_path: Path) -> None:
-    table = mutate.begun(tmp_path, SERIES, "first")
+    table = mutate.begun(tmp_path, SERIES, KNOWN, "first")
     table.write(tmp_path / "kill.json")
-    assert mutate.begun(tmp_path, SERIES, "first") == table
+    assert mutate.begun(tmp_path, SERIES, KNOWN, "first") == table
     with pytest.raises(Mistake, match="another"):
-        mutate.begun(tmp_path, SERIES, "named")
+        mutate.begun(tmp_path, SERIES, KNOWN, "named")
     with pytest.raises(Mistake, match="another"):
         other = (*SERIES.patches, Patch("other", "", b"another mail"))
-        mutate.begun(tmp_path, dataclasses.replace(SERIES, patches=other), "first")
+        mutate.begun(tmp_path, dataclasses.replace(SERIES, patches=other), KNOWN, "first")
 
 
 def test_what_nobody_can_see_is_tried_if_asked_for() -> None:
