@@ -39,7 +39,7 @@ def test_no_room_to_grow(sockets: sock.Sockets, pressure: Pressure) -> None:
     pressure.on()
     fall_behind(a, b)
     pressure.off()
-    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2500)  # below CLAMPED though it were all data, as 6.12 may take it
+    b.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2500)  # below CLAMPED even where 6.12 takes it for all data
     sock.reserve(b, 1 << 20)  # only now: a smaller buffer lets 7 look at the reservation at once
     pressure.on()
     for _ in range(20):
