@@ -5,24 +5,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from vm import arch, flavour
+from vm import accel, arch, flavour, root
 from vm.cases import Case, groups
 from vm.errors import Infra, StepFailed
 from vm.guest import selftests_tar
 from vm.image import Builder
+from vm.kernel import Guests, Kernel, MakeRuns, Runs
 from vm.kills import NO_GUEST, Row, Table
 from vm.mutants import NONE, Mutant
 from vm.reports import Cell
 from vm.series import Patch, Series
-from vm.single import Kernel, every_30_s
+from vm.single import every_30_s
 from vm.source import Source
 from vm.subject import step_subject
 from vm.verdict import Verdict, red
@@ -31,18 +32,13 @@ Say = Callable[[str], None]
 Result = TypeVar("Result")
 
 
-class Runs(Protocol):
-    """What runs a group of cases: single.Kernel."""
-
-    def run(self, group: list[Case], tar: str) -> Generator[Cell, None, None]:
-        """Cells as they come."""
-
-
 class Kernels:
     """The kernels that a campaign needs, each built when first asked for, from any thread."""
 
-    def __init__(self, under_test: Series, find: Callable[[], Source], logs: Path, say: Say) -> None:
-        self.series, self.find, self.logs, self.say = under_test, find, logs, say
+    def __init__(
+        self, under_test: Series, find: Callable[[], Source], logs: Path, say: Say, guests: MakeRuns = Guests
+    ) -> None:
+        self.series, self.find, self.logs, self.say, self.guests = under_test, find, logs, say, guests
         self.stopping = threading.Event()
         self._builder: Builder | None = None
         self._made: dict[tuple[str, str], Runs] = {}
@@ -65,7 +61,10 @@ class Kernels:
         logs.mkdir(parents=True, exist_ok=True)
         self._builder = Builder(self.find(), flavour.build_as(faulty, flavoured), arch.load(), logs)
         image = self._builder.image(last, every_30_s(self.say))
-        return Kernel(image, step_subject(faulty, last), logs, flavoured, self.stopping)
+        root_image = root.image()
+        chosen = accel.choose("auto", arch.load(), image, root_image)
+        kernel = Kernel(image, root_image, step_subject(faulty, last), chosen.name, flavoured)
+        return self.guests(kernel, logs, self.stopping)
 
     def stop(self) -> None:
         """Let no further guest or build begin, and end those that run."""

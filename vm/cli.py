@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +20,7 @@ from typer._click.exceptions import ClickException
 
 from vm import capsule, claims, docs, mutate, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
-from vm.options import BaseOption, FlavourOption, SeriesOption, StepsOption, TarballOption, TreeOption
+from vm.options import BaseOption, FlavourOption, SchedulerOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache, writable
 from vm.plugin import DEFAULT_SERIES
 
@@ -51,11 +52,13 @@ def run(
     rerun_lost: Annotated[bool, typer.Option("--rerun-lost", help="run again what INFRA took")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="let a guest that hangs live on, for gdb")] = False,
     strict_skips: Annotated[bool, typer.Option("--strict-skips", help="a SKIP is red")] = False,
+    scheduler: SchedulerOption = None,
     results: Annotated[Path | None, typer.Option(help="where to write (default: results/<time>-<series>)")] = None,
 ) -> None:
     """Run the cases on every step, or on --kernel, and print the matrix. Other words go to pytest (-k, -m, paths)."""
     from vm import chosen, output
     from vm import flavour as flavours
+    from vm.kernel import place
     from vm.plugin import collect
     from vm.progress import Progress
     from vm.run import Options, Pipeline, prepare, steps_of
@@ -68,6 +71,8 @@ def run(
         raise Mistake("--guest vng: cannot run --kernel: leave it out, warm guests can")
     if keep and guest == "vng":
         raise Mistake("--keep: vng keeps QEMU's monitor to itself: leave --guest vng out")
+    if scheduler and (keep or guest == "vng"):
+        raise Mistake("--scheduler: goes with neither --keep nor --guest vng: those are for who sits beside the guest")
     if kernels and flavour:
         raise Mistake(
             "--flavour: is a matter of building, and --kernel brings a kernel that is built: give one of them"
@@ -85,9 +90,12 @@ def run(
     writable(into)
     for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
         (into / view).unlink(missing_ok=True)  # of an earlier run into this directory
-    with Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress:
+    with (
+        place(scheduler, jobs) as (guests, at_once),
+        Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress,
+    ):
         try:
-            Pipeline(filled, options, into, progress).fill()
+            Pipeline(filled, replace(options, jobs=at_once), into, progress, guests).fill()
         except Mistake:
             if not any(into.iterdir()):
                 into.rmdir()

@@ -100,7 +100,7 @@ def cached(key: str, store: str = "images") -> Image | None:
     try:
         row = json.loads(record.read_text())
         row["warnings"], row["new_warnings"] = tuple(row["warnings"]), tuple(row["new_warnings"])
-        image = Image(**row)
+        image = Image(**row | {"dir": str(record.parent)})  # a cache may be shared, and be mounted elsewhere
         whole = hashlib.sha256(image.kernel.read_bytes()).hexdigest() == image.sha256
         whole &= all((record.parent / name).is_file() for name in ("config", *(() if image.release else ("vmlinux",))))
     except (OSError, ValueError, TypeError, KeyError):

@@ -15,9 +15,10 @@ from vm import arch, derive, kills, mutants, qemu, series, source
 from vm.campaign import Campaign, Kernels
 from vm.cases import Case
 from vm.errors import Mistake
+from vm.kernel import place
 from vm.kills import Table
 from vm.mutants import Mutant
-from vm.options import BaseOption, SeriesOption, TarballOption, TreeOption
+from vm.options import BaseOption, SchedulerOption, SeriesOption, TarballOption, TreeOption
 from vm.paths import REPO, SELFTESTS, writable
 from vm.plugin import DEFAULT_SERIES, EVERY_CASE, collect
 from vm.series import Patch, Series
@@ -37,6 +38,7 @@ def mutate(
     results: Annotated[
         Path | None, typer.Option(help="where to write, or an interrupted campaign (default: results/<time>-mutants)")
     ] = None,
+    scheduler: SchedulerOption = None,
     keep: Annotated[bool, typer.Option("--docs", help="keep the table in docs/, as JSON and Markdown")] = False,
     tree: TreeOption = None,
     base: BaseOption = None,
@@ -61,10 +63,11 @@ def mutate(
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
     writable(into)
     table = begun(into, under_test, known, mode)
-    table.measured_with = {"qemu": qemu.version(arch.load().qemu), "guests at a time": str(jobs)}
     try:
-        kernels = Kernels(under_test, find, into, typer.echo)
-        Campaign(table, chosen, suite, every, kernels, jobs, lambda: table.write(into / "kill.json")).fill()
+        with place(scheduler, jobs) as (guests, at_once):
+            table.measured_with = {"qemu": qemu.version(arch.load().qemu), "guests at a time": str(at_once)}
+            kernels = Kernels(under_test, find, into, typer.echo, guests)
+            Campaign(table, chosen, suite, every, kernels, at_once, lambda: table.write(into / "kill.json")).fill()
     finally:
         table.write(into / "kill.json")
         (into / "kill.md").write_text(page(table, chosen, every, "Written by `perpatch mutate`."))

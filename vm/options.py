@@ -14,3 +14,6 @@ FlavourOption = Annotated[str, typer.Option("--flavour", help="kasan, lockdep, k
 TreeOption = Annotated[str | None, typer.Option("--tree", help="a kernel git tree to apply the series on")]
 BaseOption = Annotated[str | None, typer.Option("--base", help="the revision of --tree (default: HEAD)")]
 TarballOption = Annotated[str | None, typer.Option("--tarball", help="a kernel source tarball, PATH#SHA256")]
+SchedulerOption = Annotated[
+    str | None, typer.Option("--scheduler", metavar="ADDRESS", help="run guests on the workers of a dask scheduler")
+]

@@ -77,10 +77,10 @@ def key() -> str:
 def image() -> Path:
     """The squashfs file, made if the cache lacks it."""
     file = cache() / "roots" / f"{key()}.squashfs"
-    if _whole(file):
+    if whole(file):
         return file
     with locked(file.parent / "lock"), tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        if _whole(file):
+        if whole(file):
             return file
         top, half = Path(scratch) / "root", Path(scratch) / "half.squashfs"
         _populate(top)
@@ -96,7 +96,7 @@ def image() -> Path:
     return file
 
 
-def _whole(file: Path) -> bool:
+def whole(file: Path) -> bool:
     """Whether it is there as it was made: a guest whose root is damaged dies of what no patch has done."""
     known = file.with_suffix(".sha256")
     return file.is_file() and known.is_file() and known.read_text() == _sum(file)

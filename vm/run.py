@@ -19,12 +19,13 @@ from typing import Any
 from vm import accel, arch, flavour, qemu, root, source
 from vm.cases import Case, groups
 from vm.errors import Infra, Mistake, StepFailed
-from vm.guest import Guest, guest_for, machine_for, selftests_tar
+from vm.guest import selftests_tar
 from vm.image import Builder, Image
+from vm.kernel import Guests, Kernel, MakeRuns, Runs
 from vm.matrix import Run, Step
 from vm.qemu import Machine
 from vm.released import slug
-from vm.reports import Cell, run_group
+from vm.reports import Cell
 from vm.series import Series
 from vm.subject import Subject, bring, step_subject
 from vm.verdict import Verdict
@@ -94,8 +95,10 @@ def prepare(series: Series, cases: list[Case], steps: list[int], options: Option
 class Pipeline:
     """One run: fill() does everything and always leaves a closed Run; stop() ends it early from another thread."""
 
-    def __init__(self, run: Run, options: Options, results: Path, listener: Listener) -> None:
-        self.run, self.options, self.results = run, options, results
+    def __init__(
+        self, run: Run, options: Options, results: Path, listener: Listener, guests: MakeRuns = Guests
+    ) -> None:
+        self.run, self.options, self.results, self.guests = run, options, results, guests
         self.arch = arch.load()
         self.flavour = flavour.load(options.flavour)
         self.listener = listener
@@ -221,29 +224,27 @@ class Pipeline:
         o, root_image = self.options, root.image()
         chosen = accel.choose(o.accel, self.arch, image, root_image)
         self.news.put(partial(self._accelerated, chosen))
-        warms: dict[Machine, Guest] = {}
-        dead: dict[Machine, StepFailed] = {}
+        kernel = Kernel(image, root_image, step.subject, chosen.name, self.flavour, o.guest, o.keep)
+        guests = self.guests(kernel, self.results / step.dir, self.stopping)
+        dead: dict[Machine, StepFailed | None] = {}
         for group in groups(flavour.patient(self.run.cases, self.flavour)):
-            machine = machine_for(group[0], self.arch, chosen.name, self.flavour)
-            if machine not in warms:
-                logs = self.results / step.dir
-                warms[machine] = guest_for(
-                    o.guest, machine, image, root_image, logs, self.stopping, self.flavour, o.keep
-                )
+            machine = kernel.machine(group[0])
+            if machine not in dead:
+                dead[machine] = None
                 try:
-                    seconds = warms[machine].ensure()
+                    seconds = guests.boot(group)
                 except StepFailed as e:
-                    if len(warms) == 1:  # a kernel that does not boot is not asked again with other hardware
+                    if len(dead) == 1:  # a kernel that does not boot is not asked again with other hardware
                         self.news.put(partial(self._no_image, step, e))
                         return
                     dead[machine] = e
                 else:
                     self.news.put(partial(self.listener.booted, step.name, machine.name, seconds))
             for _ in range(o.repeat):  # each time in a guest of its own
-                if machine in dead:
-                    self.news.put(partial(self._unbooted, group, step, dead[machine]))
+                if why := dead[machine]:
+                    self.news.put(partial(self._unbooted, group, step, why))
                 else:
-                    self.news.put(partial(self._submit, self.pool, self._group, warms[machine], group, step))
+                    self.news.put(partial(self._submit, self.pool, self._group, guests, group, step))
 
     def _unbooted(self, group: list[Case], step: Step, why: StepFailed) -> None:
         """The kernel boots, but not on the hardware that these cases ask for: what the others say stands."""
@@ -255,15 +256,15 @@ class Pipeline:
             self.run.accel, self.run.accel_why = chosen.name, chosen.why
             self.listener.say(f"accelerator: {chosen.why}")
 
-    def _group(self, warm: Guest, group: list[Case], step: Step) -> None:
-        for cell in run_group(warm, group, self.tar, step.subject):
-            self.news.put(partial(self._took, cell, warm, group, step))
+    def _group(self, guests: Runs, group: list[Case], step: Step) -> None:
+        for cell in guests.run(group, self.tar):
+            self.news.put(partial(self._took, cell, guests, group, step))
 
-    def _took(self, cell: Cell, warm: Guest, group: list[Case], step: Step) -> None:
+    def _took(self, cell: Cell, guests: Runs, group: list[Case], step: Step) -> None:
         if self.options.rerun_lost and self.run.run_again(cell):
             self.listener.say(f"{cell.step}: {cell.case} runs again: {cell.reason}")
             again = [case for case in group if case.nodeid == cell.case]
-            self._submit(self.pool, self._group, warm, again, step)
+            self._submit(self.pool, self._group, guests, again, step)
         else:
             self._cell(cell)
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vm import accel, arch, flavour, released, root, source
 from vm.cases import Case, groups
 from vm.errors import Mistake
-from vm.flavour import Flavour
-from vm.guest import Guest, guest_for, machine_for, selftests_tar
-from vm.image import Builder, Image, cached, compiler, key_of
+from vm.guest import selftests_tar
+from vm.image import Builder, cached, compiler, key_of
+from vm.kernel import Guests, Kernel
 from vm.paths import cache
-from vm.qemu import Machine
-from vm.reports import Cell, run_group
+from vm.reports import Cell
 from vm.series import Series
-from vm.subject import Subject, bring, step_subject
+from vm.subject import bring, step_subject
 
 
 def cells_of_step(
@@ -44,40 +42,13 @@ def cells_of_step(
             say(f"building {called}")
         image = cached_image or Builder(found, series, machine_data, logs).image(step, every_30_s(say))
         subject = step_subject(series, step)
-    kernel = Kernel(image, subject, logs, kind, threading.Event(), option.accel, option.guest)
-    say(f"{called}; {kernel.accel.why}")
-    tar = selftests_tar()
+    root_image = root.image()
+    chosen = accel.choose(option.accel, machine_data, image, root_image)
+    say(f"{called}; {chosen.why}")
+    kernel = Kernel(image, root_image, subject, chosen.name, kind, option.guest)
+    guests, tar = Guests(kernel, logs, threading.Event()), selftests_tar()
     for group in groups(cases):
-        yield from kernel.run(group, tar)
-
-
-class Kernel:
-    """An image whose guests run groups of cases, as many at a time as there are threads that ask."""
-
-    def __init__(
-        self,
-        image: Image,
-        subject: Subject,
-        logs: Path,
-        kind: Flavour,
-        stopping: threading.Event,
-        accelerator: str = "auto",
-        guest: str = "warm",
-    ) -> None:
-        self.image, self.subject, self.logs, self.flavour, self.guest = image, subject, logs, kind, guest
-        self.arch, self.root, self.stopping = arch.load(), root.image(), stopping
-        self.accel = accel.choose(accelerator, self.arch, image, self.root)
-        self._warms: dict[Machine, Guest] = {}
-        self._lock = threading.Lock()
-
-    def run(self, group: list[Case], tar: str) -> Generator[Cell, None, None]:
-        """Run a group in a guest of its own; cells as they come. Whoever stops reading ends the guest."""
-        machine = machine_for(group[0], self.arch, self.accel.name, self.flavour)
-        with self._lock:
-            if machine not in self._warms:
-                made = guest_for(self.guest, machine, self.image, self.root, self.logs, self.stopping, self.flavour)
-                self._warms[machine] = made
-        yield from run_group(self._warms[machine], group, tar, self.subject)
+        yield from guests.run(group, tar)
 
 
 def every_30_s(say: Callable[[str], None]) -> Callable[[int, str], None]:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from vm import campaign, chosen, mutate, series
+from vm import chosen, mutate, series
 from vm.campaign import Campaign, Kernels
 from vm.cases import Case
 from vm.errors import Infra, Mistake, StepFailed
+from vm.kernel import Runs
 from vm.kills import Row, Table
 from vm.mutants import Mutant
 from vm.reports import Cell
@@ -37,7 +38,7 @@ class Fake(Kernels):
         super().__init__(SERIES, lambda: pytest.fail("no source is needed"), tmp, lambda text: None)
         self.red, self.ran, self.made = red, list[tuple[str, str]](), list[str]()
 
-    def make(self, patch: Patch | None, kind: str) -> campaign.Runs:
+    def make(self, patch: Patch | None, kind: str) -> Runs:
         self.made.append(patch.id if patch else "")
         if patch and ("", patch.id) in self.red:
             raise StepFailed(str(self.red["", patch.id]), "because")
@@ -162,7 +163,7 @@ def test_it_goes_on_before_what_killed_was_compared(tmp_path: Path) -> None:
 
 def test_a_result_that_did_not_arrive_is_none(tmp_path: Path) -> None:
     class Silent(Fake):
-        def make(self, patch: Patch | None, kind: str) -> campaign.Runs:
+        def make(self, patch: Patch | None, kind: str) -> Runs:
             kernel = FakeKernel(self, "")
             kernel.run = lambda group, tar: (cell for cell in ())  # type: ignore[method-assign]
             return kernel
