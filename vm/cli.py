@@ -90,16 +90,16 @@ def run(
     writable(into)
     for view in ("results.json", "junit.xml", "results.ktap", "matrix.md"):
         (into / view).unlink(missing_ok=True)  # of an earlier run into this directory
-    with (
-        place(scheduler, jobs) as (guests, at_once),
-        Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress,
-    ):
-        try:
+    try:
+        with (
+            place(scheduler, jobs) as (guests, at_once),
+            Progress(filled, sys.stdout or Path(os.devnull).open("w"), strict_skips) as progress,
+        ):
             Pipeline(filled, replace(options, jobs=at_once), into, progress, guests).fill()
-        except Mistake:
-            if not any(into.iterdir()):
-                into.rmdir()
-            raise
+    except Mistake:
+        if not any(into.iterdir()):
+            into.rmdir()
+        raise
     try:
         output.write(filled, into)
     except OSError as e:

@@ -61,16 +61,16 @@ def mutate(
     every, suite = collect(series_word, EVERY_CASE), collect(series_word, [])
     mutants.check(every)
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-mutants"
-    writable(into)
-    table = begun(into, under_test, known, mode)
-    try:
-        with place(scheduler, jobs) as (guests, at_once):
-            table.measured_with = {"qemu": qemu.version(arch.load().qemu), "guests at a time": str(at_once)}
+    with place(scheduler, jobs) as (guests, at_once):
+        writable(into)
+        table = begun(into, under_test, known, mode)
+        table.measured_with = {"qemu": qemu.version(arch.load().qemu), "guests at a time": str(at_once)}
+        try:
             kernels = Kernels(under_test, find, into, typer.echo, guests)
             Campaign(table, chosen, suite, every, kernels, at_once, lambda: table.write(into / "kill.json")).fill()
-    finally:
-        table.write(into / "kill.json")
-        (into / "kill.md").write_text(page(table, chosen, every, "Written by `perpatch mutate`."))
+        finally:
+            table.write(into / "kill.json")
+            (into / "kill.md").write_text(page(table, chosen, every, "Written by `perpatch mutate`."))
     typer.echo((into / "kill.md").read_text())
     typer.echo(f"results: {into}")
     if keep and generate:

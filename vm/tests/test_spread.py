@@ -1,5 +1,8 @@
 """A scheduler and a worker in this process, whose guests are made up: what comes back, what ends, what is said."""
 
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -7,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from distributed import KilledWorker, LocalCluster
+from distributed import Future, KilledWorker, LocalCluster
 
 from vm import spread, worker
 from vm.cases import Case
@@ -195,32 +198,41 @@ def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> No
             Cluster(address)
 
 
-def test_a_scheduler_without_workers(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as engine:
-        with Cluster(engine.scheduler_address) as cluster:
-            assert cluster.threads == 1
-            cluster.check()
-            engine.scale(0)
-            until = time.monotonic() + 20
-            while engine.scheduler.workers and time.monotonic() < until:
+def test_a_scheduler_without_workers(tmp_path: Path) -> None:
+    said = tmp_path / "scheduler.json"
+    line = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    with subprocess.Popen([*line, "--scheduler-file", str(said)], stdin=subprocess.DEVNULL) as scheduler:
+        try:
+            while not said.is_file() or not said.read_text().endswith("}"):
+                assert scheduler.poll() is None
                 time.sleep(0.1)
-            cluster.check()  # one may come back
-            monkeypatch.setattr(spread, "NO_WORKER_SECONDS", 0)
-            with pytest.raises(Infra, match="no worker there for 0 s"):
-                cluster.check()
-        with pytest.raises(Mistake, match="has no workers: start one with 'dask worker"):
-            Cluster(engine.scheduler_address)
+            with pytest.raises(Mistake, match="has no workers: start one with 'dask worker"):
+                Cluster(json.loads(said.read_text())["address"])
+        finally:
+            scheduler.terminate()
 
 
-def test_a_scheduler_that_goes_away(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "Guests", Made)
-    monkeypatch.setattr(worker, "_image", lambda name: IMAGE)
-    monkeypatch.setattr(worker, "whole", lambda file: True)
+def test_workers_that_all_leave(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote.cluster.check()
+    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: {})
+    remote.cluster.check()  # one may come back
+    monkeypatch.setattr(spread, "NO_WORKER_SECONDS", 0)
+    with pytest.raises(Infra, match="no worker there for 0 s"):
+        remote.cluster.check()
+
+
+def test_a_scheduler_that_goes_away(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    futures = list[Future]()
+    submit = Cluster.submit
+
+    def kept(self: Cluster, *what: object) -> Future:
+        futures.append(submit(self, *what))
+        return futures[-1]
+
+    monkeypatch.setattr(Cluster, "submit", kept)
     monkeypatch.setattr(Made, "waits", True)
-    engine = LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0")
-    with Cluster(engine.scheduler_address) as cluster:
-        cells = made_for(cluster, cache, tmp_path).run(CASES, "tar")
-        assert next(cells).case == CASES[0].nodeid
-        engine.close()
-        with pytest.raises(Infra, match="the scheduler went away"):
-            list(cells)
+    cells = remote.run(CASES, "tar")
+    assert next(cells).case == CASES[0].nodeid
+    futures[0].cancel()  # what the client does to its futures when it has lost the scheduler
+    with pytest.raises(Infra, match="the scheduler went away"):
+        list(cells)
