@@ -1,10 +1,6 @@
 """A scheduler and a worker in this process, whose guests are made up: what comes back, what ends, what is said."""
 
-import json
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,18 +194,10 @@ def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> No
             Cluster(address)
 
 
-def test_a_scheduler_without_workers(tmp_path: Path) -> None:
-    said = tmp_path / "scheduler.json"
-    line = [sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
-    with subprocess.Popen([*line, "--scheduler-file", str(said)], stdin=subprocess.DEVNULL) as scheduler:
-        try:
-            while not said.is_file() or not said.read_text().endswith("}"):
-                assert scheduler.poll() is None
-                time.sleep(0.1)
-            with pytest.raises(Mistake, match="has no workers: start one with 'dask worker"):
-                Cluster(json.loads(said.read_text())["address"])
-        finally:
-            scheduler.terminate()
+def test_a_scheduler_without_workers(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: {})
+    with pytest.raises(Mistake, match="has no workers: start one with 'dask worker"):
+        Cluster(remote.cluster.address)
 
 
 def test_workers_that_all_leave(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
