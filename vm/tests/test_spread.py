@@ -187,11 +187,14 @@ def test_workers_that_die_under_a_group_are_told(remote: Remote, monkeypatch: py
     assert "4 workers in a row ended in the middle of it, the last at tcp://there:1" in cells[0].reason
 
 
-def test_an_address_where_nothing_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spread, "CONNECT_SECONDS", 1)
-    for address in ("tcp://127.0.0.1:1", "nonsense://x", ""):
-        with pytest.raises(Mistake, match=f"--scheduler {address}: does not answer: .*dask scheduler"):
-            Cluster(address)
+@pytest.mark.parametrize("why", [OSError("timed out"), TimeoutError(), ValueError("unknown scheme")])
+def test_an_address_where_nothing_answers(why: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise why
+
+    monkeypatch.setattr(spread, "Client", fails)  # a real one that fails takes the engine's loop along
+    with pytest.raises(Mistake, match=r"--scheduler tcp://x:1: does not answer: .*dask scheduler"):
+        Cluster("tcp://x:1")
 
 
 def test_a_scheduler_without_workers(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
