@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from vm import accel, arch, flavour, root
+from vm import arch, flavour
 from vm.cases import Case, groups
 from vm.errors import Infra, StepFailed
 from vm.guest import selftests_tar
 from vm.image import Builder
-from vm.kernel import Guests, Kernel, MakeRuns, Runs
+from vm.kernel import Guests, MakeRuns, Runs, assemble
 from vm.kills import NO_GUEST, Row, Table
 from vm.mutants import NONE, Mutant
 from vm.reports import Cell
@@ -61,10 +61,7 @@ class Kernels:
         logs.mkdir(parents=True, exist_ok=True)
         self._builder = Builder(self.find(), flavour.build_as(faulty, flavoured), arch.load(), logs)
         image = self._builder.image(last, every_30_s(self.say))
-        root_image = root.image()
-        chosen = accel.choose("auto", arch.load(), image, root_image)
-        kernel = Kernel(image, root_image, step_subject(faulty, last), chosen.name, flavoured)
-        return self.guests(kernel, logs, self.stopping)
+        return self.guests(assemble(image, step_subject(faulty, last), flavour=flavoured), logs, self.stopping)
 
     def stop(self) -> None:
         """Let no further guest or build begin, and end those that run."""

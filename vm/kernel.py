@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from vm import arch
+from vm import accel, arch, root
+from vm.accel import Accel
+from vm.arch import Arch
 from vm.cases import Case
 from vm.flavour import PLAIN, Flavour
 from vm.guest import Guest, guest_for, machine_for
@@ -23,20 +25,35 @@ from vm.subject import Subject
 class Kernel:
     """All that a guest is made of; it can be pickled.
 
-    root: the squashfs of warm guests. accel: icount or kvm. guest: warm or vng. keep: see guest.Warm.
+    root: the squashfs of warm guests. guest: warm or vng. keep: see guest.Warm.
     """
 
+    arch: Arch
     image: Image
     root: Path
     subject: Subject
-    accel: str
+    accel: Accel
     flavour: Flavour = PLAIN
     guest: str = "warm"
     keep: bool = False
 
     def machine(self, case: Case) -> Machine:
         """The hardware that a case asks for."""
-        return machine_for(case, arch.load(), self.accel, self.flavour)
+        return machine_for(case, self.arch, self.accel.name, self.flavour)
+
+
+def assemble(
+    image: Image,
+    subject: Subject,
+    accelerator: str = "auto",
+    flavour: Flavour = PLAIN,
+    guest: str = "warm",
+    keep: bool = False,
+) -> Kernel:
+    """An image with this machine's root; accelerator: auto, kvm or tcg, see accel.choose()."""
+    data, root_image = arch.load(), root.image()
+    chosen = accel.choose(accelerator, data, image, root_image)
+    return Kernel(data, image, root_image, subject, chosen, flavour, guest, keep)
 
 
 class Runs(Protocol):

@@ -21,7 +21,7 @@ from vm.cases import Case, groups
 from vm.errors import Infra, Mistake, StepFailed
 from vm.guest import selftests_tar
 from vm.image import Builder, Image
-from vm.kernel import Guests, Kernel, MakeRuns, Runs
+from vm.kernel import Guests, MakeRuns, Runs, assemble
 from vm.matrix import Run, Step
 from vm.qemu import Machine
 from vm.released import slug
@@ -221,10 +221,9 @@ class Pipeline:
 
     def _boot(self, step: Step, image: Image) -> None:
         """Have the states that the step's groups need, then hand each group to the pool."""
-        o, root_image = self.options, root.image()
-        chosen = accel.choose(o.accel, self.arch, image, root_image)
-        self.news.put(partial(self._accelerated, chosen))
-        kernel = Kernel(image, root_image, step.subject, chosen.name, self.flavour, o.guest, o.keep)
+        o = self.options
+        kernel = assemble(image, step.subject, o.accel, self.flavour, o.guest, o.keep)
+        self.news.put(partial(self._accelerated, kernel.accel))
         guests = self.guests(kernel, self.results / step.dir, self.stopping)
         dead: dict[Machine, StepFailed | None] = {}
         for group in groups(flavour.patient(self.run.cases, self.flavour)):

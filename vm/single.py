@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vm import accel, arch, flavour, released, root, source
+from vm import arch, flavour, released, source
 from vm.cases import Case, groups
 from vm.errors import Mistake
 from vm.guest import selftests_tar
 from vm.image import Builder, cached, compiler, key_of
-from vm.kernel import Guests, Kernel
+from vm.kernel import Guests, assemble
 from vm.paths import cache
 from vm.reports import Cell
 from vm.series import Series
@@ -42,10 +42,8 @@ def cells_of_step(
             say(f"building {called}")
         image = cached_image or Builder(found, series, machine_data, logs).image(step, every_30_s(say))
         subject = step_subject(series, step)
-    root_image = root.image()
-    chosen = accel.choose(option.accel, machine_data, image, root_image)
-    say(f"{called}; {chosen.why}")
-    kernel = Kernel(image, root_image, subject, chosen.name, kind, option.guest)
+    kernel = assemble(image, subject, option.accel, kind, option.guest)
+    say(f"{called}; {kernel.accel.why}")
     guests, tar = Guests(kernel, logs, threading.Event()), selftests_tar()
     for group in groups(cases):
         yield from guests.run(group, tar)

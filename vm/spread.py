@@ -49,7 +49,7 @@ class Cluster:
         self._giving = threading.Lock()
         self._seen = time.monotonic()  # when there last was a worker
         try:
-            self.threads = sum(self._ask_threads().values())
+            self.threads = self._ask_threads()
             if not self.threads:
                 raise Mistake(f"--scheduler {address}: has no workers: start one with 'dask worker {address}'")
             self.client.subscribe_topic(self.topic, self._arrived)
@@ -82,7 +82,7 @@ class Cluster:
             future.cancel()
 
     def give(self, wanted: Lacks) -> None:
-        """Send files to a worker. Infra where they are not here; a worker that is gone by now needs none."""
+        """Send files to a worker; one that is gone by now needs none, one that did not take them asks again."""
         with self._giving, suppress(KeyError, ValueError, OSError):  # two orders may lack the same
             lacking = self.client.run(lacks, wanted.files, workers=[wanted.worker])[wanted.worker]
             contents = {name: data for file in lacking for name, data in _contents(cache() / file).items()}
@@ -95,10 +95,10 @@ class Cluster:
         elif time.monotonic() - self._seen > NO_WORKER_SECONDS:
             raise Infra(f"{self.address}: no worker there for {NO_WORKER_SECONDS} s")
 
-    def _ask_threads(self) -> dict[str, int]:
-        """Threads of each worker."""
+    def _ask_threads(self) -> int:
+        """Threads of all workers that there are now; Infra where the scheduler does not say."""
         try:
-            return dict(self.client.nthreads())
+            return sum(self.client.nthreads().values())
         except (OSError, TimeoutError, CancelledError) as e:
             raise Infra(f"{self.address}: the scheduler went away: {e}") from None
 
@@ -145,7 +145,7 @@ class Remote:
     def _order(self, group: list[Case], tar: str) -> Order:
         image, root = Path(self.kernel.image.dir), self.kernel.root
         files = str(image.relative_to(cache())), str(root.relative_to(cache()))
-        return Order(version(), self.kernel, files, tuple(group), tar, self.cluster.topic, uuid.uuid4().hex)
+        return Order(version(), self.kernel, files, group, tar, self.cluster.topic, uuid.uuid4().hex)
 
     def _come(self, order: Order) -> Generator[Told | float, None, None]:
         """What comes of an order, told as it comes and once more at its end; nothing more once all of it is stopped."""

@@ -39,7 +39,7 @@ class Order:
     version: str
     kernel: Kernel
     files: tuple[str, str]
-    group: tuple[Case, ...]
+    group: list[Case]
     tar: str
     topic: str
     name: str
@@ -72,22 +72,22 @@ def version() -> str:
 
 
 def serve(order: Order) -> Lacks | float | list[Told]:
-    """On a worker: cells of a group, or for no cases the seconds that the boot took (one Told: it failed)."""
+    """On a worker: cells of a group; for a boot the seconds that it took, or one Told of why it failed."""
     worker = get_worker()
     if order.version != version():
         raise Mistake(f"worker {worker.address}: has {version()}, not {order.version}: give it the same checkout")
     image = _image(order.files[0])
-    if image is None or lacks(order.files):
+    if image is None or not whole(cache() / order.files[1]):
         return Lacks(worker.address, lacks(order.files))
     kernel = replace(order.kernel, image=image, root=cache() / order.files[1])
     with tempfile.TemporaryDirectory(prefix="perpatch-") as logs, _while_wanted(worker) as stopping:
         guests, told = Guests(kernel, Path(logs), stopping), list[Told]()
         if not order.tar:
             try:
-                return guests.boot(list(order.group))
+                return guests.boot(order.group)
             except StepFailed as e:
                 return [Told((e.verdict, e.reason), _read(e.log))]
-        with closing(guests.run(list(order.group), order.tar)) as cells:
+        with closing(guests.run(order.group, order.tar)) as cells:
             for cell in cells:
                 told.append(Told(cell, _read(Path(cell.console)) if cell.console else b""))
                 worker.log_event(order.topic, [order.name, pickle.dumps(told[-1])])

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 from distributed import Future, KilledWorker, LocalCluster
 
-from vm import spread, worker
+from vm import arch, spread, worker
+from vm.accel import Accel
 from vm.cases import Case
 from vm.errors import Infra, Mistake, StepFailed
 from vm.image import Image
@@ -81,7 +82,9 @@ def remote(engine: LocalCluster, cache: Path, tmp_path: Path, monkeypatch: pytes
 
 def made_for(cluster: Cluster, cache: Path, tmp_path: Path) -> Remote:
     image = Image("key", str(cache / "images/key"), "", "cc", "", (), (), 0.0, 0)
-    kernel = Kernel(image, cache / "roots/r.squashfs", step_subject(load("so-reserve-mem"), 3), "icount")
+    kernel = Kernel(
+        arch.load(), image, cache / "roots/r.squashfs", step_subject(load("so-reserve-mem"), 3), Accel("icount", "")
+    )
     return cluster.guests(kernel, tmp_path / "logs", threading.Event())
 
 
@@ -198,14 +201,14 @@ def test_an_address_where_nothing_answers(why: Exception, monkeypatch: pytest.Mo
 
 
 def test_a_scheduler_without_workers(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: {})
+    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: 0)
     with pytest.raises(Mistake, match="has no workers: start one with 'dask worker"):
         Cluster(remote.cluster.address)
 
 
 def test_workers_that_all_leave(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     remote.cluster.check()
-    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: {})
+    monkeypatch.setattr(Cluster, "_ask_threads", lambda self: 0)
     remote.cluster.check()  # one may come back
     monkeypatch.setattr(spread, "NO_WORKER_SECONDS", 0)
     with pytest.raises(Infra, match="no worker there for 0 s"):
