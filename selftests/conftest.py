@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from selftests.lib import books, cgroup, link, mutant
+from selftests.lib import books, cgroup, coverage, link, mutant
 from selftests.lib.pressure import Pressure, TcpMem
 from selftests.lib.sock import Sockets
 from selftests.lib.vmpressure import MemcgPressure
@@ -44,11 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse to run anywhere but in a guest: a case changes sysctls, cgroups and links as root.
 
-    Where the kernel has faults to choose from, the chosen one is active before the case has opened a socket.
+    Where the kernel has faults to choose from, the chosen one is active before the case has opened a socket; where it
+    counts its lines, they count from here on.
     """
     if "PERPATCH_GUEST" not in os.environ:
         pytest.exit("selftests/ run in a guest only: call pytest in the project's own directory", returncode=2)
     mutant.activate()
+    coverage.begin()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -59,10 +61,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     finally:
         # An exception from here takes the place of the case's own, which pytest shows as its context. So a leak
         # counts also on a step where the case is expected to fail.
-        if DEFERRED in item.stash:
-            item.stash[DEFERRED].close()
-            item.stash[TCP_MEM].restore()  # the check may have to reserve
-            item.stash[LEDGER].check()
+        try:
+            if DEFERRED in item.stash:
+                item.stash[DEFERRED].close()
+                item.stash[TCP_MEM].restore()  # the check may have to reserve
+                item.stash[LEDGER].check()
+        finally:
+            if ran := coverage.ran():
+                item.user_properties.append(("coverage", ran))
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import typer
 from typer._click.core import ParameterSource  # typer carries its own click and names it nowhere else
 from typer._click.exceptions import ClickException
 
-from vm import capsule, claims, docs, mutate, series, sizes
+from vm import capsule, claims, cover, docs, mutate, series, sizes
 from vm.errors import Infra, Mistake, StepFailed
 from vm.options import BaseOption, FlavourOption, SchedulerOption, SeriesOption, StepsOption, TarballOption, TreeOption
 from vm.paths import REPO, cache, writable
@@ -152,6 +152,7 @@ app.command()(sizes.sizes)
 app.command()(claims.claims)
 app.command()(capsule.capsule)
 app.command()(mutate.mutate)
+app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(cover.cover)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from vm.cases import Case, behaviours
+from vm.markdown import plain
 from vm.series import Series
 
 
@@ -37,8 +38,4 @@ def render(under_test: Series, cases: list[Case]) -> str:
 def _row(function: str, cases: list[Case]) -> str:
     breaks = dict.fromkeys(word for c in cases for word in c.red_on)
     times = f" ({len(cases)})" if len(cases) > 1 else ""
-    return f"| {_safe(cases[0].says)} | {_safe(function.rpartition('::')[2])}{times} | {', '.join(breaks)} |"
-
-
-def _safe(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
+    return f"| {plain(cases[0].says)} | {plain(function.rpartition('::')[2])}{times} | {', '.join(breaks)} |"

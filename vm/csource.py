@@ -55,6 +55,28 @@ def places(code: bytes, lines: set[int]) -> Iterator[Place]:
             yield from (place for place in _in_body(body, _name(function)) if place.line in lines)
 
 
+def functions(code: bytes, lines: set[int]) -> set[str]:
+    """Names of the functions that have one of these lines."""
+    return {
+        _name(function)
+        for function in _find(_C.parse(code).root_node, "function_definition")
+        if any(first <= n <= last for first, last in [_span(function)] for n in lines)
+    }
+
+
+def using(code: bytes, names: set[str]) -> set[str]:
+    """Names of the functions and macros in whose text one of these words stands."""
+    word = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
+    root = _C.parse(code).root_node
+    found = {_name(f) for f in _find(root, "function_definition") if word.search(_text(f))}
+    for kind in ("preproc_function_def", "preproc_def"):
+        for macro in _find(root, kind):
+            name, value = macro.child_by_field_name("name"), macro.child_by_field_name("value")
+            if name is not None and value is not None and word.search(_text(value)):
+                found.add(_text(name))
+    return found
+
+
 def words(code: bytes) -> list[str]:
     """What the compiler reads: the words of the code, without comments and white space."""
 

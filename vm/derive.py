@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vm import arch, csource, git, tables
+from vm import csource, git, tables
+from vm.commits import Repository
 from vm.csource import Place
 from vm.errors import Mistake
 from vm.mutants import MUTANTS, Mutant
@@ -39,66 +40,10 @@ class _Found:
     place: Place
 
 
-class _Repository:
-    """The steps of a series as commits of a bare repository: no work tree, no build directory, seconds."""
-
-    def __init__(self, path: Path, source: Source, series: Series) -> None:
-        self.path, self.source, self.series = path, source, series
-        git.run(path, "clone", "--quiet", "--bare", "--shared", source.repo, "git")
-        self.git = path / "git"
-        self.commits = [source.commit]
-        git.run(self.git, "read-tree", source.commit)
-        for k, patch in enumerate(series.patches, 1):
-            try:
-                git.run(self.git, "apply", "--cached", "-", data=patch.mail)
-            except git.Failed as e:
-                where = str(e).splitlines()[0]
-                raise Mistake(f"{series.name}: patch {k} does not apply on {source.label}: {where}") from None
-            self.commits.append(self.commit(patch.title))
-
-    def commit(self, title: str) -> str:
-        """The index as a commit on the last step."""
-        tree = git.read(self.git, "write-tree")
-        return git.read(self.git, "commit-tree", tree, "-p", self.commits[-1], "-m", title)
-
-    def text(self, file: str) -> bytes:
-        """A file at the last step."""
-        return git.run(self.git, "cat-file", "blob", f"{self.commits[-1]}:{file}").encode()
-
-    def changes_code(self, file: str) -> bool:
-        """Whether the index has other code in a file than the last step, not only other comments."""
-        there = git.run(self.git, "cat-file", "blob", f":{file}").encode()
-        return csource.words(there) != csource.words(self.text(file))
-
-    def put(self, file: str, text: bytes) -> None:
-        """Bring a file into the index."""
-        blob = git.run(self.git, "hash-object", "-w", "--stdin", data=text).strip()
-        git.run(self.git, "update-index", "--add", "--cacheinfo", f"100644,{blob},{file}")
-
-    def added(self, file: str) -> dict[int, Patch]:
-        """Which patch brought each line of a file, of those that the series brought."""
-        by_commit = dict(zip(self.commits[1:], self.series.patches, strict=True))
-        said = git.run(self.git, "blame", "-s", "-l", f"{self.source.commit}..{self.commits[-1]}", "--", file)
-        commits = [line.split()[0] for line in said.splitlines()]
-        return {n: by_commit[commit] for n, commit in enumerate(commits, 1) if commit in by_commit}
-
-    def touched(self, frm: str, to: str) -> list[str]:
-        """The C files that differ and that this architecture compiles."""
-        files = git.run(self.git, "diff", "--name-only", "--diff-filter=d", frm, to).splitlines()
-        ours = f"arch/{arch.load().make_arch}/"
-        return [f for f in files if f.endswith((".c", ".h")) and (f.startswith(ours) or not f.startswith("arch/"))]
-
-    def mail(self, title: str) -> bytes:
-        """What the index has beyond the last step, as a mail for git am; the index is the last step's again."""
-        commit = self.commit(title)
-        git.run(self.git, "read-tree", self.commits[-1])
-        return git.run(self.git, "format-patch", "-1", "--stdout", "--zero-commit", "--no-signature", commit).encode()
-
-
 def load(series: Series, source: Source) -> list[Mutant]:
     """Every fault that the rules make of a series. Mistake where a patch does not apply, or adds no code."""
     with tempfile.TemporaryDirectory() as scratch:
-        repository = _Repository(Path(scratch), source, series)
+        repository = Repository(Path(scratch), source, series)
         found = [*_schemata(repository), *_reverts(repository)]
     if not found:
         raise Mistake(f"{series.name}: --generate: its patches add nothing to the code of a function")
@@ -134,7 +79,7 @@ def without_line(what: str) -> str:
     return re.sub(r":\d+:", ":", what, count=1)
 
 
-def _schemata(repository: _Repository) -> list[Mutant]:
+def _schemata(repository: Repository) -> list[Mutant]:
     found: dict[str, _Found] = {}
     times: Counter[str] = Counter()
     for file in repository.touched(repository.commits[0], repository.commits[-1]):
@@ -144,7 +89,7 @@ def _schemata(repository: _Repository) -> list[Mutant]:
             stem = re.sub(r"[\W_]+", "-", f"{place.kind}-{place.function}").strip("-")
             times[stem] += 1
             id = f"{stem}-{times[stem]}"
-            found[id] = _Found(file, lines[place.line], place)
+            found[id] = _Found(file, lines[place.line][0], place)
             chosen.append((id, place))
         if chosen:
             repository.put(file, _included(_changed(text, chosen)))
@@ -168,7 +113,7 @@ def _schemata(repository: _Repository) -> list[Mutant]:
     ]
 
 
-def _reverts(repository: _Repository) -> list[Mutant]:
+def _reverts(repository: Repository) -> list[Mutant]:
     """One fault for each hunk of code that can be taken back alone: later hunks and patches may stand on it."""
     found = []
     for k, patch in enumerate(repository.series.patches, 1):

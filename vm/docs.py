@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from vm import claims, contract, faults, kept, mutate, plots, series
+from vm import claims, contract, cover, covered, faults, kept, mutate, plots, series
 from vm.cases import behaviours
 from vm.errors import Mistake
 from vm.issues import Issue
@@ -32,6 +32,7 @@ def rendered(under_test: Series) -> dict[Path, str]:
         claims.MARKDOWN: claims.render(claims.load(), kept.read(), plots.load()),
         mutate.MARKDOWN: mutate.document(under_test, cases),
         **({mutate.DERIVED: derived} if (derived := mutate.derived_document(under_test)) else {}),
+        cover.MARKDOWN: covered.document(covered.read(cover.JSON)),
     }
 
 

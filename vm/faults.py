@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from vm.markdown import plain
 from vm.paths import REPO
 
 JSON, MARKDOWN = REPO / "docs/faults.json", REPO / "docs/faults.md"
@@ -41,7 +42,7 @@ def render(file: Path = JSON) -> str:
 def _row(row: dict[str, Any]) -> str:
     verdict = row["verdict"] if row["good"] else f"**{row['verdict']}: not as it should be**"
     words = [row["fault"], verdict, f"{row['seconds']:.1f} s", anywhere(row["said"])[:200], row["kept"]]
-    return "| " + " | ".join(re.sub(r"([|<>*_`\\])", r"\\\1", " ".join(w.split())) for w in words) + " |"
+    return "| " + " | ".join(plain(w) for w in words) + " |"
 
 
 def anywhere(text: str) -> str:

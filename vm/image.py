@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from vm import gcov
 from vm.arch import Arch
 from vm.errors import Infra, StepFailed
 from vm.paths import VM, cache, locked
@@ -64,6 +65,11 @@ class Image:
     def modules(self) -> Path | None:
         """A squashfs for /lib/modules/RELEASE; None where the kernel came without modules."""
         return self._beside("modules.squashfs")
+
+    @property
+    def notes(self) -> Path:
+        """Where the compiler's notes are, of an image that counts its lines (see gcov.py)."""
+        return Path(self.dir) / "gcno"
 
     def _beside(self, name: str) -> Path | None:
         path = Path(self.dir) / name
@@ -174,6 +180,10 @@ class Builder:
             shutil.copy(self.out / self.arch.image, half / "kernel")
             shutil.copy(self.out / "vmlinux", half / "vmlinux")
             shutil.copy(self.out / ".config", half / "config")
+            for path in gcov.notes(self.out) if self.series.flavour == gcov.FLAVOUR else ():
+                note = half / "gcno" / path.relative_to(self.out)
+                note.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, note)
             image = Image(
                 key=key,
                 dir=str(dir_),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from vm import mutants
 from vm.errors import Mistake
+from vm.markdown import plain
 from vm.mutants import Mutant
 from vm.reports import Cell
 from vm.verdict import Verdict, red
@@ -144,7 +145,7 @@ def render(table: Table, chosen: Iterable[Mutant], named: dict[str, list[str]], 
     if bad := _red(table):
         lines += ["", "## Red with no fault active: these kill nothing", "", *(f"- {line}" for line in bad)]
     lines += ["", "## Killed", "", "| fault | breaks | what a user sees | killed by |", "|---|---|---|---|"]
-    lines += [f"| {_id(m)} | {m.breaks} | {_safe(m.what)} | {_safe(row[m.id].by())} |" for m in killed]
+    lines += [f"| {_id(m)} | {m.breaks} | {plain(m.what)} | {plain(row[m.id].by())} |" for m in killed]
     if table.mode == "named":
         lines += _not_red(chosen, row, named)
     lines += _equivalents(unseen, row)
@@ -158,7 +159,7 @@ def _survivors(alive: list[Mutant], row: dict[str, Row]) -> list[str]:
     lines = ["", "## Survivors"]
     for m in alive:
         ran = f"{len(row[m.id].held)} cases ran and held."
-        lines += ["", f"### {m.id}", "", f"{_safe(m.what)} ({m.breaks}). {ran}"]
+        lines += ["", f"### {m.id}", "", f"{plain(m.what)} ({m.breaks}). {ran}"]
         lines += ["", "```diff", mutants.fault(m), "```"]
     return lines
 
@@ -176,7 +177,7 @@ def _equivalents(unseen: list[Mutant], row: dict[str, Row]) -> list[str]:
     lines += ["|---|---|---|---|"]
     for m in unseen:
         ran = f"killed by {row[m.id].by()}: the proof is wrong" if row[m.id].by() else str(len(row[m.id].held))
-        lines += [f"| {m.id} | {m.breaks} | {_safe(m.equivalent)} | {_safe(ran)} |"]
+        lines += [f"| {m.id} | {m.breaks} | {plain(m.equivalent)} | {plain(ran)} |"]
     return lines if unseen else []
 
 
@@ -200,7 +201,3 @@ def _id(m: Mutant) -> str:
 
 def _short(case: str) -> str:
     return case.removeprefix("selftests/")
-
-
-def _safe(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")

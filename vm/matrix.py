@@ -53,7 +53,7 @@ class Run:
 
     accel, accel_why: the accelerator of functional guests and why. versions: host tools. began: ISO 8601, UTC.
     repeat: how often each case runs on each step; times: what came of it each time, cells: of all times together.
-    rerun: the cells that the host's trouble took and that were run once more.
+    rerun: the cells that the host's trouble took and that were run once more. coverage: see covered.py.
     how: the words of pytest's command line that say what is tested and with what, but for the step and the case.
     """
 
@@ -76,6 +76,7 @@ class Run:
     how: tuple[str, ...] = ()
     times: dict[tuple[str, str], list[Cell]] = field(default_factory=dict)
     rerun: list[Cell] = field(default_factory=list)
+    coverage: dict[str, Any] | None = None
 
     def add(self, cell: Cell) -> None:
         """Take a cell; as many of a case on a step as it was to run, what comes after them is ignored."""
@@ -193,6 +194,7 @@ class Run:
                 for s in self.steps
                 if (cell := self.cells.get((c.nodeid, s.name)))
             ],
+            **({"coverage": self.coverage} if self.coverage else {}),
         }
 
 

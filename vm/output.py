@@ -8,6 +8,7 @@ import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+from vm.markdown import plain, printable
 from vm.matrix import Run
 from vm.reports import Cell
 from vm.verdict import Verdict, red
@@ -83,23 +84,23 @@ def markdown(run: Run) -> str:
     lines += ["| case | " + " | ".join(headings(run)) + " |", "|---|" + "---|" * len(run.steps)]
     for case, row in _rows(run):
         words = [_mark(c, run.strict_skips) for c in row]
-        lines.append(f"| {_cellsafe(case.removeprefix('selftests/'))} | " + " | ".join(words) + " |")
+        lines.append(f"| {plain(case.removeprefix('selftests/'))} | " + " | ".join(words) + " |")
     figures = with_figures(run)
     if figures:
         lines += ["", "| figure | " + " | ".join(headings(run)) + " |", "|---|" + "---|" * len(run.steps)]
         for case, row in figures:
-            words = [_cellsafe(figures_text(c)) if c else "" for c in row]
-            lines.append(f"| {_cellsafe(case.split('::')[-1])} | " + " | ".join(words) + " |")
+            words = [plain(figures_text(c)) if c else "" for c in row]
+            lines.append(f"| {plain(case.split('::')[-1])} | " + " | ".join(words) + " |")
     for step in run.warned():
         lines += ["", f"New compiler warnings at {step.name}:", ""]
-        lines += [f"- {_cellsafe(w)}" for w in step.image.new_warnings] if step.image else []
-    lines += ["", *map(_cellsafe, crash_lines(run))] if run.crashes() else []
+        lines += [f"- {plain(w)}" for w in step.image.new_warnings] if step.image else []
+    lines += ["", *map(plain, crash_lines(run))] if run.crashes() else []
     reds = run.red_cells()
     if reds:
         lines += ["", "What is red:", ""]
         for c in reds:
             again = run.reproducer(c)
-            lines.append(f"- {c.step} {_cellsafe(c.case)}: {c.verdict}: {_cellsafe(c.reason)}")
+            lines.append(f"- {c.step} {plain(c.case)}: {c.verdict}: {plain(c.reason)}")
             lines += ["", f"      {again}", ""] if again else []
     return "\n".join(lines) + "\n"
 
@@ -109,10 +110,6 @@ def _mark(cell: Cell | None, strict: bool) -> str:
         return ""
     word = f"**{cell.verdict}**" if red(cell.verdict, strict) else str(cell.verdict)
     return f"{word} {passed(cell)}" if cell.times else word
-
-
-def _cellsafe(text: str) -> str:
-    return re.sub(r"([|<>*_`])", r"\\\1", " ".join(_xml(text).split()))
 
 
 def ktap(run: Run) -> str:
@@ -173,20 +170,15 @@ def junit(run: Run) -> str:
 def _testcase(cell: Cell, bad: list[Cell], run: Run) -> ET.Element:
     where, _, name = cell.case.partition("::")
     classname = where.removesuffix(".py").replace("/", ".")
-    case = ET.Element("testcase", classname=f"{cell.step}.{classname}", name=_xml(name))
+    case = ET.Element("testcase", classname=f"{cell.step}.{classname}", name=printable(name))
     case.set("time", f"{cell.seconds:.3f}")
     if cell in bad:
         kind = "failure" if cell.verdict is Verdict.FAIL else "error"
-        ET.SubElement(case, kind, message=_xml(f"{cell.verdict}: {cell.reason}")).text = _xml(cell.text)
+        ET.SubElement(case, kind, message=printable(f"{cell.verdict}: {cell.reason}")).text = printable(cell.text)
     elif cell.verdict is not Verdict.PASS:
-        ET.SubElement(case, "skipped", message=_xml(f"{cell.verdict}: {cell.reason}"))
+        ET.SubElement(case, "skipped", message=printable(f"{cell.verdict}: {cell.reason}"))
     if cell.figures:
         properties = ET.SubElement(case, "properties")
         for f in cell.figures:
             ET.SubElement(properties, "property", name=str(f["name"]), value=f"{f['value']} {f['unit']}")
     return case
-
-
-def _xml(text: str) -> str:
-    """Text without the characters that XML 1.0 has no way to write."""
-    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd]", "?", text)

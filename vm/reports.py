@@ -133,7 +133,7 @@ def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subjec
     try:
         got = outcome(reports, end["kmsg"])
         verdict, reason = judge(got, case, subject)
-        figures, curves = _given(reports, "figure"), _given(reports, "curve")
+        figures, curves = given(reports, "figure"), given(reports, "curve")
         text = "\n".join(str(_message(r)[1]) for r in reports if r["outcome"] == "failed")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as e:  # a guest may send anything
         why = f"a report is not pytest's: {type(e).__name__}: {e}"[:200]
@@ -157,7 +157,8 @@ def _cell(case: Case, reports: list[dict[str, Any]], end: dict[str, Any], subjec
     )
 
 
-def _given(reports: list[dict[str, Any]], kind: str) -> list[Any]:
+def given(reports: Iterable[dict[str, Any]], kind: str) -> list[Any]:
+    """What a case recorded as properties of this name while it was called."""
     return [value for r in reports if r["when"] == "call" for name, value in r["user_properties"] if name == kind]
 
 

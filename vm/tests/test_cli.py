@@ -24,7 +24,7 @@ def perpatch(*args: str, cwd: Path = REPO) -> subprocess.CompletedProcess[str]:
     ("args", "says"),
     [
         (["run", "--series", "nope"], "series nope: not found"),
-        (["run", "--flavour", "nope"], "--flavour nope: not known: one of faults, kasan"),
+        (["run", "--flavour", "nope"], "--flavour nope: not known: one of faults, gcov, kasan"),
         (["run", "--kernel", "host", "--flavour", "kasan"], "--flavour: is a matter of building"),
         (["run", "--kernel", "host", "--guest", "vng"], "--guest vng: cannot run --kernel"),
         (["run", "--kernel", "/nowhere/bzImage"], "--kernel /nowhere/bzImage: no file"),
