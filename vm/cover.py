@@ -21,19 +21,19 @@ from vm.covered import Covered, Line
 from vm.errors import Mistake
 from vm.gcov import Counters, Place
 from vm.guest import selftests_tar
-from vm.image import Builder
-from vm.kernel import Runs, assemble, place
+from vm.image import Builder, Image
+from vm.kernel import MakeRuns, assemble, place
 from vm.matrix import Run
 from vm.options import BaseOption, SchedulerOption, SeriesOption, TarballOption, TreeOption
 from vm.paths import REPO, writable
 from vm.plugin import DEFAULT_SERIES, collect
 from vm.progress import Progress
-from vm.reports import Cell, given
+from vm.reports import given
 from vm.run import Options, prepare
-from vm.series import Patch, Series
+from vm.series import Patch
 from vm.single import every_30_s
-from vm.subject import step_subject
 
+Sent = dict[str, list[dict[str, str]]]  # by case: what it sent of its counters
 JSON, MARKDOWN = REPO / "docs/coverage.json", REPO / "docs/coverage.md"
 
 
@@ -50,31 +50,19 @@ def cover(
 ) -> None:
     """Say which of the lines that each patch adds the cases run, and which case first. Other words go to pytest."""
     under_test = series.load(series_word)
-    if keep and not under_test.declared:
-        raise Mistake(f"--docs: keeps a series of this project: {series_word} has no series.toml")
+    if keep and (context.args or not under_test.declared):
+        raise Mistake("--docs: keeps what all cases ran of a series under patches/: leave words for pytest out")
     known = covered.reasons(under_test)
-    cases = collect(series_word, context.args)
+    run = prepare(under_test, collect(series_word, context.args), [len(under_test.patches)], Options())
+    run.source, run.flavour = source.find(under_test.base, tree, base, tarball, typer.echo), gcov.FLAVOUR
     into = results or REPO / "results" / f"{time.strftime('%Y%m%d-%H%M%S')}-cover"
-    found = source.find(under_test.base, tree, base, tarball, typer.echo)
-    run = prepare(under_test, cases, [len(under_test.patches)], Options())
-    run.source, run.flavour = found, gcov.FLAVOUR
     with tempfile.TemporaryDirectory() as scratch, place(scheduler, jobs) as (guests, at_once):
-        repository = Repository(Path(scratch), found, under_test)
-        counting = replace(under_test, patches=(*under_test.patches, gcov.patch(repository)))
-        kind, last = flavour.load(gcov.FLAVOUR), len(counting.patches)
+        repository = Repository(Path(scratch), run.source, under_test)
+        patch = gcov.patch(repository)
         writable(into)
-        builder = Builder(found, flavour.build_as(counting, kind), arch.load(), into)
-        run.steps[0].image = image = builder.image(last, every_30_s(typer.echo))
-        kernel = assemble(image, step_subject(under_test, last - 1), flavour=kind)
-        run.accel, run.accel_why = kernel.accel.name, kernel.accel.why
-        stopping = threading.Event()
-        sent = _run(run, guests(kernel, into, stopping), flavour.patient(cases, kind), at_once, stopping)
+        image, sent = _run(run, patch, guests, at_once, into)
         typer.echo("reading the counters")
-        added = {file: repository.added(file) for file in repository.touched(found.commit, repository.commits[-1])}
-        counters = Counters(image.notes, {file: set(lines) for file, lines in added.items()}, _tool())
-        what = judge(
-            under_test, found.label, cases, sent, counters, lines_of(repository, added, counters.places), known
-        )
+        what = judge(run, sent, image.notes, repository, known)
         annotated = covered.annotate(what, repository)
     run.coverage = what.as_json()
     output.write(run, into)
@@ -82,88 +70,73 @@ def cover(
     (into / "coverage.txt").write_text(covered.as_text(annotated))
     (into / "coverage.html").write_text(covered.as_html(what, annotated))
     typer.echo(covered.table(what))
-    typer.echo(f"{output.summary(run)}\nresults: {into}")
-    if gone := covered.stale(what, known):
-        typer.echo(f"unreached.toml: not so any more: {'; '.join(gone)}")
-    if keep and not run.interrupted:
+    gone = [f"unreached.toml: not so any more: {line}" for line in covered.stale(what, known)]
+    for text in (*gone, *([run.trouble] if run.trouble else []), output.summary(run), f"results: {into}"):
+        typer.echo(text)
+    if keep and run.exit_status() <= 1:
         covered.write(JSON, covered.read(JSON) | {under_test.name: what})
         MARKDOWN.write_text(covered.document(covered.read(JSON)))
     status = run.exit_status()
     raise typer.Exit(status if status > 1 else 0 if what.good() and not gone else 1)
 
 
-def _tool() -> str:
-    return f"{arch.load().cross_compile}gcov"
+def _run(run: Run, patch: Patch, guests: MakeRuns, at_once: int, into: Path) -> tuple[Image, Sent]:
+    """Build the last step with the patch that has it count, and run the cases; what each sent of its counters.
 
+    What has arrived is kept where the user stops it. StepFailed where there is no image.
+    """
+    assert run.source
+    kind, began = flavour.load(gcov.FLAVOUR), time.monotonic()
+    counting = replace(run.series, patches=(*run.series.patches, patch))
+    builder = Builder(run.source, flavour.build_as(counting, kind), arch.load(), into)
+    run.steps[0].image = image = builder.image(len(counting.patches), every_30_s(typer.echo))
+    kernel = assemble(image, run.steps[0].subject, flavour=kind)
+    run.accel, run.accel_why = kernel.accel.name, kernel.accel.why
+    stopping, one_at_a_time, sent = threading.Event(), threading.Lock(), Sent()
+    runs, tar = guests(kernel, into, stopping), selftests_tar()
 
-def _run(
-    run: Run, runs: Runs, cases: list[Case], at_once: int, stopping: threading.Event
-) -> dict[str, list[dict[str, str]]]:
-    """Run the cases, and what each sent of its counters; what has arrived is kept where the user stops it."""
-    began, one_at_a_time = time.monotonic(), threading.Lock()
-    sent: dict[str, list[dict[str, str]]] = {}
     with Progress(run, sys.stdout) as progress, ThreadPoolExecutor(at_once) as pool:
-        tar = selftests_tar()
-
-        def take(cell: Cell) -> None:
-            with one_at_a_time:
-                sent[cell.case] = given(cell.reports, "coverage")
-                run.add(replace(cell, reports=()))
-                progress.cell(cell)
 
         def work(group: list[Case]) -> None:
             for cell in runs.run(group, tar):
-                take(cell)
+                with one_at_a_time:
+                    sent[cell.case] = given(cell.reports, "coverage")
+                    run.add(replace(cell, reports=()))
+                    progress.cell(cell)
 
-        futures = [pool.submit(work, group) for group in groups(cases)]
+        futures = [pool.submit(work, group) for group in groups(flavour.patient(run.cases, kind))]
         try:
             for future in futures:
                 future.result()
-        except KeyboardInterrupt:
+        except BaseException as e:
+            stopping.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(e, KeyboardInterrupt):
+                raise
             run.interrupted = True
-            stopping.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-        except BaseException:
-            stopping.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    if not any(sent.values()) and not run.interrupted:
+        run.trouble = f"no case sent counters: is debugfs mounted in {kernel.root}?"
     run.seconds = time.monotonic() - began
     run.close()
-    return sent
+    return image, sent
 
 
-def lines_of(repository: Repository, added: dict[str, dict[int, tuple[Patch, int]]], places: set[Place]) -> list[Line]:
-    """The added lines that hold code, in the order of the files."""
-    found = []
-    for file in sorted({file for file, _ in places}):
-        text = repository.text(file).decode(errors="replace").splitlines()
-        found += [
-            Line(file, n, patch.id, text[n - 1].strip()) for n, (patch, _) in added[file].items() if (file, n) in places
-        ]
-    return found
-
-
-def judge(
-    under_test: Series,
-    label: str,
-    cases: list[Case],
-    sent: dict[str, list[dict[str, str]]],
-    counters: Counters,
-    lines: list[Line],
-    known: dict[tuple[str, str], str],
-) -> Covered:
+def judge(run: Run, sent: Sent, notes: Path, repository: Repository, known: dict[tuple[str, str], str]) -> Covered:
     """Which case ran which line first, in the order in which the cases were collected."""
-    left, first = {(line.file, line.line) for line in lines}, dict[Place, str]()
-    for case in cases:
+    assert run.source
+    added = {file: repository.added(file) for file in repository.touched(run.source.commit, repository.commits[-1])}
+    wanted = {file: set(lines) for file, lines in added.items()}
+    counters = Counters(notes, wanted, f"{arch.load().cross_compile}gcov")
+    left, first = counters.places, dict[Place, str]()
+    for case in run.cases:
         for counts in sent.get(case.nodeid, []):
             ran = counters.ran(counts, left)
             first |= dict.fromkeys(ran, case.nodeid)
             left -= ran
-    judged = tuple(
-        replace(line, first=first[at])
-        if (at := (line.file, line.line)) in first
-        else replace(line, why=known.get((line.file, line.text), ""))
-        for line in lines
-    )
-    patches = tuple((patch.id, patch.title) for patch in under_test.patches)
-    return Covered(under_test.name, label, patches, sum(bool(counts) for counts in sent.values()), judged)
+    lines = []
+    for file, n in sorted(counters.places):
+        text = repository.text(file).decode(errors="replace").splitlines()[n - 1].strip()
+        by = first.get((file, n), "")
+        lines.append(Line(file, n, added[file][n][0].id, text, by, "" if by else known.get((file, text), "")))
+    patches = tuple((patch.id, patch.title) for patch in run.series.patches)
+    return Covered(run.series.name, run.source.label, patches, sum(map(bool, sent.values())), tuple(lines))

@@ -101,7 +101,7 @@ def table(covered: Covered) -> str:
         share = f"{100 * ran / len(lines):.1f} %" if lines else "no code"
         rows.append(f"| {n}/{len(covered.patches)} {plain(title)} | {len(lines)} | {ran} | {share} | {known} |")
     missed = covered.missed()
-    rows += ["", "No case ran:" if missed else "Every line ran.", ""]
+    rows += ["", "No case ran:", ""] if missed else ["", "Every line ran."]
     rows += [f"- {_place(line)}: `{line.text}`: {plain(line.why) or '**nobody has said why**'}" for line in missed]
     first = Counter(line.first for line in covered.lines if line.first)
     rows += ["", "| lines that no case before had run | case |", "|--:|---|"] if first else []

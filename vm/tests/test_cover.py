@@ -12,10 +12,11 @@ import pytest
 from vm import covered, csource, gcov, git
 from vm.cases import Case
 from vm.commits import Repository
-from vm.cover import judge, lines_of
+from vm.cover import judge
 from vm.covered import Covered
 from vm.errors import Infra, Mistake
 from vm.gcov import Counters
+from vm.matrix import Run
 from vm.paths import REPO
 from vm.series import Patch, Series
 from vm.source import Source
@@ -125,12 +126,10 @@ def sent(out: Path, argument: str) -> dict[str, str]:
 def read(counted: tuple[Series, Repository, Path], *arguments: str, why: str = "") -> Covered:
     """What is made of cases that called f() with these arguments, in this order."""
     under_test, repository, out = counted
-    added = {"net/core/grant.c": repository.added("net/core/grant.c")}
-    counters = Counters(out, {file: set(lines) for file, lines in added.items()}, "gcov")
     cases = [Case(f"selftests/test_f.py::test[{a}]", "") for a in arguments]
     counts = {case.nodeid: [sent(out, a)] for case, a in zip(cases, arguments, strict=True)}
     known = {("net/core/grant.c", "done();"): why} if why else {}
-    return judge(under_test, "v5.10", cases, counts, counters, lines_of(repository, added, counters.places), known)
+    return judge(Run(under_test, repository.source, cases, [], ""), counts, out, repository, known)
 
 
 def test_the_first_case_that_ran_a_line(counted: tuple[Series, Repository, Path]) -> None:
